@@ -1,0 +1,148 @@
+"""An exact toy model: the law of the next token is looked up from the two tokens before it.
+
+It has a real KV cache in miniature. A row holds a token and its position; the law after a row is computed from the rows
+that it can see, by position. A row too many, a wrong position or a wrong mask therefore changes the law, as in a
+transformer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from playground.engine.model import Scores
+from playground.engine.trace import KVRows
+from playground.engine.tree import Draft
+
+Law = Callable[[tuple[int | None, ...]], Tensor]  # the tokens at positions -2 and -1 (None: none there) -> [vocab]
+
+
+class TableSession:
+    """A session of a ``TableModel``; ``rows`` are (position, token)."""
+
+    def __init__(self, model: TableModel, tokens: Sequence[int]) -> None:
+        self.model, self.tokens, self.rows = model, list(tokens), []
+        self.draft = Draft()
+
+    @property
+    def num_kv_rows(self) -> int:
+        return len(self.rows) - len(self.draft)
+
+    @property
+    def max_tokens(self) -> int:
+        return self.model.max_tokens
+
+    def score(self, draft: Draft) -> Scores:
+        self._drop_draft()
+        for position in range(len(self.rows), len(self.tokens)):
+            self.rows.append((position, self.tokens[position]))
+        base = len(self.rows)
+        self.rows += [(base + depth - 1, token) for depth, token in zip(draft.depths, draft.tokens, strict=True)]
+        self.draft = draft
+        seen = [self.rows[:base]] + [
+            self.rows[:base] + [self.rows[base + j] for j in range(len(draft)) if draft.mask[i, j]]
+            for i in range(len(draft))
+        ]
+        return Scores(torch.stack([self._law(rows) for rows in seen]))
+
+    def _law(self, rows: list[tuple[int, int]]) -> Tensor:
+        last, _ = rows[-1]
+        at = dict(rows)
+        clash = len(at) != len(rows)  # two visible rows claim one position: attention would blend them
+        return self.model.law((None if clash else at.get(last - 1), at.get(last))).double().log()
+
+    def _drop_draft(self) -> None:
+        if self.draft:
+            del self.rows[-len(self.draft) :]
+            self.draft = Draft()
+
+    def commit(self, path: Sequence[int], token: int) -> KVRows:
+        draft, base = self.draft, len(self.rows) - len(self.draft)
+        written = len(self.rows) - (base - 1)
+        kept = [self.rows[base + i] for i in path]
+        self.rows[base:] = kept
+        self.draft = Draft()
+        self.tokens += [*(draft.tokens[i] for i in path), token]
+        return KVRows(base - 1, written, 1 + len(kept), len(draft) - len(kept))
+
+    def sync(self, tokens: Sequence[int]) -> KVRows:
+        self._drop_draft()
+        before = len(self.rows)
+        same = 0
+        for old, new in zip(self.tokens, tokens, strict=False):
+            if old != new:
+                break
+            same += 1
+        kept = min(same, before, len(tokens) - 1)
+        del self.rows[kept:]
+        self.tokens = list(tokens)
+        return KVRows(before, 0, 0, before - kept, missing=len(tokens) - 1 - kept)
+
+    def fork(self) -> TableSession:
+        twin = TableSession(self.model, self.tokens)
+        twin.rows, twin.draft = list(self.rows), self.draft
+        return twin
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """Tokens are indices into ``words``. ``law`` gives the next token's probabilities."""
+
+    words: tuple[str, ...]
+    law: Law = field(repr=False)
+    name: str = "table"
+    eos_ids: frozenset[int] = frozenset()
+    max_tokens: int = 512
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.words)
+
+    def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> TableSession:
+        return TableSession(self, tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Longest word first, from the left; raises ``ValueError`` at text that no word covers."""
+        tokens: list[int] = []
+        words = sorted(range(len(self.words)), key=lambda i: -len(self.words[i]))
+        while text:
+            token = next((i for i in words if self.words[i] and text.startswith(self.words[i])), None)
+            if token is None:
+                raise ValueError(f"The table model knows only {', '.join(map(repr, self.words))}; it cannot read {text[:20]!r}.")
+            tokens.append(token)
+            text = text[len(self.words[token]) :]
+        return tokens
+
+    chat = encode
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(self.words[t] for t in tokens)
+
+    def texts(self, tokens: Sequence[int]) -> Mapping[int, str]:
+        return {t: self.words[t] for t in tokens}
+
+    def provenance(self) -> Mapping[str, str | int | float | None]:
+        return {"target": self.name, "dtype": "fp64", "device": "cpu"}
+
+
+def random_law(vocab_size: int, seed: int, sharpness: float = 1.0) -> Law:
+    """A law with full support, fixed by ``seed``: independent random logits for each pair of preceding tokens."""
+
+    def law(context: tuple[int | None, ...]) -> Tensor:
+        key = hash((seed, *(-1 if t is None else t for t in context))) % 2**63
+        logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(key), dtype=torch.float64)
+        return torch.softmax(sharpness * logits, -1)
+
+    return law
+
+
+def cyclic_law(vocab_size: int) -> Law:
+    """Word i is always followed by word i + 1, the last by the first."""
+
+    def law(context: tuple[int | None, ...]) -> Tensor:
+        return torch.eye(vocab_size, dtype=torch.float64)[((context[-1] or 0) + 1) % vocab_size]
+
+    return law

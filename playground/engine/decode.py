@@ -1,0 +1,186 @@
+"""The one decoding loop: draft, score in one target pass, verify, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from playground.engine.drafters import Drafter, NoDrafter
+from playground.engine.length import Length, room
+from playground.engine.model import Session
+from playground.engine.sampling import Coin, Context, Knob, apply, softmax
+from playground.engine.stop import Stop
+from playground.engine.trace import Candidate, Node, Output, Pass, Row
+from playground.engine.tree import ROOT, Draft
+from playground.engine.verify import Rule, Verdict
+
+NUM_SHOWN = 10  # likeliest tokens that a step keeps per row
+
+
+def speculate(
+    target: Session,
+    drafter: Drafter,
+    *,
+    rule: Rule,
+    length: Length,
+    coin: Coin,
+    knobs: Sequence[Knob] = (),
+    stop: Stop = Stop(),
+    max_new_tokens: int = 64,
+) -> Iterator[Pass]:
+    """Decode after the target's committed tokens, one ``Pass`` per target pass, until a stop rule or the limit.
+
+    ``rule`` judges the draft, ``length`` says how many tokens to draft, ``knobs`` shape the target's law. Plain decoding
+    is the drafter that proposes nothing. A drafter that fails is dropped with a note; the run goes on without drafts.
+    Raises ``ValueError`` when the prompt leaves no room for a token.
+    """
+    num_prompt = len(target.tokens)
+    if num_prompt >= target.max_tokens:
+        raise ValueError(f"The prompt has {num_prompt} tokens; this model reads at most {target.max_tokens}.")
+    hidden: Tensor | None = None
+    finish, clock = None, 0.0
+    while finish is None and max_new_tokens > 0:
+        began = time.perf_counter()
+        start = len(target.tokens)
+        context = Context(tuple(target.tokens), num_prompt)
+        remaining = min(max_new_tokens - (start - num_prompt), target.max_tokens - start)
+        k = room(length.k, remaining, target.max_tokens - start)
+        note = None
+        try:
+            draft = drafter.propose(context, k, coin, hidden) if k else Draft()
+        except Exception as error:  # whatever a drafter does, the target can go on alone
+            note = f"The drafter failed ({error}); the run goes on without drafts."
+            drafter, draft = NoDrafter(), Draft()
+        drafted = time.perf_counter()
+
+        pending = start - target.num_kv_rows
+        scores = target.score(draft)
+        if scores.logits.is_cuda:
+            torch.cuda.synchronize(scores.logits.device)
+        scored = time.perf_counter()
+
+        logits = apply(knobs, scores.logits, _contexts(knobs, context, draft))
+        p = softmax(logits)
+        verdict = rule(draft, p, coin, start)
+        new = [*(draft.tokens[i] for i in verdict.path), verdict.token]
+        kept, finish = stop.cut(context.tokens[num_prompt:], new, max_new_tokens)
+        if finish is None and start + kept >= target.max_tokens:
+            finish = "context"
+        if scores.hidden is not None:  # rows of the tokens that now have KV
+            rows = [*range(pending), *(pending + i for i in verdict.path[: kept - 1])]
+            hidden = scores.hidden[rows]
+        target_kv = target.commit(verdict.path[: kept - 1], new[kept - 1])
+        drafter_kv = drafter.sync(target.tokens)
+        length = length.after(len(draft), len(verdict.path))
+
+        step = Pass(
+            start=start,
+            nodes=_nodes(draft, p, verdict),
+            rows=_rows(draft, p, logits, verdict),
+            outputs=_outputs(draft, p, scores.logits, verdict)[:kept],
+            emit_coin=verdict.emit_coin,
+            num_verified=len(verdict.path),
+            discarded=len(new) - kept,
+            target_kv=target_kv,
+            drafter_kv=drafter_kv,
+            started_ms=clock,
+            draft_ms=1e3 * (drafted - began),
+            verify_ms=1e3 * (scored - drafted),
+            other_ms=0.0,
+            finish=finish,
+            note=note,
+        )
+        step = replace(step, other_ms=1e3 * (time.perf_counter() - scored))
+        clock = step.ended_ms
+        yield step
+
+
+def race(lanes: Mapping[str, Iterator[Pass]]) -> Iterator[tuple[str, Pass]]:
+    """Run lanes side by side on one clock: whichever lane's own clock is behind makes the next step.
+
+    The first lane leads: its step comes after every other lane has reached the time at which that step ended.
+    """
+    (lead, leader), *others = lanes.items()
+    clocks = dict.fromkeys(lanes, 0.0)
+    for step in leader:
+        for name, lane in others:
+            while clocks[name] < step.ended_ms and (other := next(lane, None)):
+                clocks[name] = other.ended_ms
+                yield name, other
+        yield lead, step
+    for name, lane in others:
+        for other in lane:
+            yield name, other
+
+
+def _contexts(knobs: Sequence[Knob], context: Context, draft: Draft) -> list[Context] | None:
+    """What each row of logits has seen: the history, and for row i + 1 also the path to node i."""
+    if not any(knob.reads_context for knob in knobs):
+        return None
+    paths = [draft.path_tokens(node) for node in range(ROOT, len(draft))]
+    return [Context((*context.tokens, *path), context.num_prompt) for path in paths]
+
+
+def _nodes(draft: Draft, p: Tensor, verdict: Verdict) -> tuple[Node, ...]:
+    def state(i: int) -> str:
+        return "accepted" if i in verdict.path else "rejected" if i in verdict.coins else "unjudged"
+
+    return tuple(
+        Node(
+            token=token,
+            parent=parent,
+            depth=draft.depths[i],
+            state=state(i),
+            p=float(p[parent + 1, token]),
+            q=float(draft.q[i, token]) if draft.q is not None else None,
+            coin=verdict.coins.get(i),
+        )
+        for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True))
+    )
+
+
+def _rows(draft: Draft, p: Tensor, logits: Tensor, verdict: Verdict) -> tuple[Row, ...]:
+    top = p.topk(min(NUM_SHOWN, p.shape[-1]), dim=-1).indices
+    best = logits.topk(min(2, logits.shape[-1]), dim=-1).values.tolist()
+    last = verdict.path[-1] if verdict.path else ROOT
+    rows = []
+    for row in range(len(p)):
+        children = draft.children(row - 1)
+        q = draft.q[children[0]] if children and draft.q is not None else None
+        left = verdict.law if row == last + 1 and verdict.is_recovered else None
+        shown = dict.fromkeys([*top[row].tolist(), *(draft.tokens[c] for c in children)])
+        if q is not None:
+            shown |= dict.fromkeys(q.topk(min(NUM_SHOWN, len(q))).indices.tolist())
+        if row == last + 1:
+            shown[verdict.token] = None
+        ids = list(shown)
+        ps = p[row, ids].tolist()
+        qs = q[ids].tolist() if q is not None else [None] * len(ids)
+        rs = left[ids].tolist() if left is not None else [None] * len(ids)
+        two = best[row]
+        rows.append(
+            Row(
+                argmax=int(p[row].argmax()),
+                margin=two[0] - two[1] if len(two) == 2 and two[1] > -torch.inf else None,
+                top=tuple(map(Candidate, ids, ps, qs, rs)),
+                tail_p=max(0.0, 1.0 - sum(ps)),
+                tail_q=max(0.0, 1.0 - sum(qs)) if q is not None else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _outputs(draft: Draft, p: Tensor, raw: Tensor, verdict: Verdict) -> tuple[Output, ...]:
+    rows = [0, *(i + 1 for i in verdict.path)]
+    tokens = [*(draft.tokens[i] for i in verdict.path), verdict.token]
+    last = "recovered" if verdict.is_recovered else "bonus" if verdict.path else "plain"
+    kinds = ["accepted"] * len(verdict.path) + [last]
+    logprobs = raw[rows].double().log_softmax(-1)
+    return tuple(
+        Output(token, kind, float(p[row, token]), float(logprobs[i, token]))
+        for i, (row, token, kind) in enumerate(zip(rows, tokens, kinds, strict=True))
+    )
