@@ -1,0 +1,248 @@
+"""The budgets, measured on this machine in one run: ``python -m playground bench``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROMPTS = (
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "Why is the sky blue? Answer in three sentences.",
+    "List five fruits as a JSON array of objects with name and colour.",
+    "Repeat this text exactly: the quick brown fox jumps over the lazy dog, and the lazy dog sleeps.",
+    "Explain to a child what a computer does.",
+    "Write a short poem about the sea.",
+    "What is the capital of France, and what is it known for?",
+    "Write a SQL query that counts the orders of each customer.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One measured figure; ``limit`` is its budget as text, ``is_met`` whether it holds (``None``: no budget)."""
+
+    what: str
+    value: float | None
+    unit: str
+    limit: str = ""
+    is_met: bool | None = None
+    note: str = ""
+
+
+def at_least(what: str, value: float, unit: str, limit: float, note: str = "") -> Line:
+    return Line(what, value, unit, f"at least {limit:g} {unit}", value >= limit, note)
+
+
+def at_most(what: str, value: float, unit: str, limit: float, note: str = "") -> Line:
+    return Line(what, value, unit, f"at most {limit:g} {unit}", value <= limit, note)
+
+
+def finish(generator: Any) -> Any:
+    """The return value of a loading generator, its progress ignored."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as stop:
+            return stop.value
+
+
+def default_model() -> Any:
+    from models.load import Models
+
+    return finish(Models().load("default"))
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    import torch
+    import transformers
+
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+        cpu = names[0] if names else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def ours(model: Any, drafter: Any, prompt: list[int], num_tokens: int, k: int) -> tuple[list[int], float, list[Any]]:
+    """Greedy tokens of our loop, seconds, and the passes. EOS does not end a timed run."""
+    from playground.engine.decode import speculate
+    from playground.engine.length import Fixed
+    from playground.engine.sampling import coins
+    from playground.engine.verify import verify_greedy
+
+    began = time.perf_counter()
+    passes = list(
+        speculate(
+            model.session(prompt), drafter, rule=verify_greedy, length=Fixed(k), coin=coins(0), max_new_tokens=num_tokens
+        )
+    )
+    return [o.token for s in passes for o in s.outputs], time.perf_counter() - began, passes
+
+
+def theirs(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> tuple[list[int], float]:
+    """Greedy tokens of ``transformers.generate`` on the same weights, and seconds."""
+    import torch
+
+    ids = torch.tensor([prompt], device=model.model.device)
+    began = time.perf_counter()
+    with torch.inference_mode():
+        out = model.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=num_tokens,
+            min_new_tokens=num_tokens if not options else None,
+            do_sample=False,
+            **options,
+        )
+    return out[0, len(prompt) :].tolist(), time.perf_counter() - began
+
+
+def bench_decoding(num_tokens: int = 32, num_prompts: int = 6, layers: int = 4, k: int = 4) -> Iterator[Line]:
+    """Plain decoding and draft-model speculation beside transformers, prompt by prompt, ratios of the same run."""
+    from playground.engine.drafters import DraftModel, NoDrafter
+
+    model = default_model()
+    small = model.layer_skip(layers)
+    plain, assisted, overhead, identical = [], [], [], 0
+    for text in PROMPTS[:num_prompts]:
+        prompt = model.chat(text)
+        a, a_s, _ = ours(model, NoDrafter(), prompt, num_tokens, 0)
+        b, b_s = theirs(model, prompt, num_tokens)
+        plain.append((len(a) / a_s) / (len(b) / b_s))
+        c, c_s, passes = ours(model, DraftModel(small.session(prompt), ()), prompt, num_tokens, k)
+        options = dict(assistant_model=small.model, num_assistant_tokens=k, assistant_confidence_threshold=0.0)
+        small.model.generation_config.num_assistant_tokens = k
+        small.model.generation_config.num_assistant_tokens_schedule = "constant"
+        small.model.generation_config.assistant_confidence_threshold = 0.0
+        d, d_s = theirs(model, prompt, num_tokens, **options)
+        assisted.append((len(c) / c_s) / (len(d) / d_s))
+        overhead.append(sum(s.other_ms for s in passes) / (1e3 * c_s))
+        identical += a == c
+    yield at_least("plain decoding against transformers.generate", statistics.median(plain), "x", 1.0)
+    note = f"first {layers} layers as draft model, k = {k}, both greedy"
+    yield at_least("speculation against transformers' assisted generation", statistics.median(assisted), "x", 1.2, note)
+    yield at_most(f"engine time outside the models, k = {k}", 100 * statistics.median(overhead), "%", 10)
+    yield at_least("speculative output identical to plain", identical, f"of {num_prompts} prompts", num_prompts)
+
+
+def bench_start() -> Iterator[Line]:
+    """A fresh server's first answer and a fresh process's first token, caches warm."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    began = time.perf_counter()
+    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port)}
+    server = subprocess.Popen([sys.executable, "app.py"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).read()
+                break
+            except OSError:
+                if time.perf_counter() - began > 60 or server.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        yield at_most("server answers after start", time.perf_counter() - began, "s", 10)
+    finally:
+        server.terminate()
+        server.wait()
+    code = (
+        "from playground.bench import default_model, ours; from playground.engine.drafters import NoDrafter;"
+        "m = default_model(); ours(m, NoDrafter(), m.chat('Hello'), 1, 0)"
+    )
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    yield at_most("first token in a fresh process", time.perf_counter() - began, "s", 8)
+
+
+def bench_run() -> Iterator[Line]:
+    """The default run of every lab: time to its first frame with the model loaded, and the bytes of its frames."""
+    from models.load import Models
+    from playground.engine.trace import Trace
+    from playground.lab import discover, execute, folders
+
+    models = Models()
+    default_model()
+    for lab in discover(folders()).values():
+        began, first, trace = time.perf_counter(), None, None
+        for update in execute(lab, lab.params(), models):
+            if isinstance(update, Trace):
+                trace = update
+                if first is None and lab.num_frames(trace):
+                    lab.frame(trace, 0)
+                    first = time.perf_counter() - began
+        yield at_most(f"{lab.slug}: first frame after Run", first, "s", 1.5)
+        size = sum(len(json.dumps(dataclasses.asdict(lab.frame(trace, i)))) for i in range(lab.num_frames(trace)))
+        yield at_most(f"{lab.slug}: all frames of the default run", size / 1024, "KiB", 1024)
+
+
+def bench_page() -> Iterator[Line]:
+    """Cold bytes of each page and the time of one step, in headless Chromium."""
+    try:
+        from tests.browser.measure import measure_pages
+    except ImportError as error:
+        yield Line("pages in a browser", None, "", note=f"not measured: {error}")
+        return
+    yield from measure_pages()
+
+
+PARTS: dict[str, Callable[[], Iterator[Line]]] = {
+    "start": bench_start,
+    "run": bench_run,
+    "decoding": bench_decoding,
+    "page": bench_page,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; returns 1 when a budget is missed."""
+    parser = argparse.ArgumentParser(prog="playground bench", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure only this part")
+    options = parser.parse_args(argv)
+    progress = Console(stderr=True)
+    lines: list[Line] = []
+    for name in options.only or PARTS:
+        progress.print(f"measuring: {name}")
+        lines += PARTS[name]()
+    if options.json:
+        print(json.dumps({"machine": machine(), "lines": [dataclasses.asdict(line) for line in lines]}))
+    else:
+        print_table(lines)
+    return int(any(line.is_met is False for line in lines))
+
+
+def print_table(lines: list[Line]) -> None:
+    table = Table("what", "measured", "budget", "", title=", ".join(f"{k} {v}" for k, v in machine().items() if v))
+    for line in lines:
+        value = "no data" if line.value is None else f"{line.value:.3g} {line.unit}"
+        mark = {True: "met", False: "MISSED", None: ""}[line.is_met]
+        table.add_row(line.what + (f"\n{line.note}" if line.note else ""), value, line.limit, mark)
+    Console().print(table)
