@@ -1,0 +1,137 @@
+"""The exact law of whatever consumes coins: the shipped function is run over all of its coins, nothing is sampled.
+
+A coin is one of 2^53 equally likely numbers i * 2^-53. A function that reads coins is a step function of each of them.
+For the first coin it asks for, the steps are found by bisection and each piece is weighed by its length; the next coin
+is then integrated inside each piece, and so on. The rule itself is a black box: a wrong rule gives its own wrong law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from playground.engine.sampling import Coin, coins
+from playground.engine.tree import ROOT, Draft
+from playground.engine.verify import Rule
+
+NUM_VALUES = 2**53  # of one coin
+NUM_CELLS = 16  # a coin's range is first looked at on this grid
+Key = tuple[int, str]  # (position, purpose)
+Prefix = dict[Key, int]  # coins that are held fixed, in the order they were asked for
+
+# What the coins behind the one under study do while its steps are looked for: all low, all high, and two mixtures.
+_REST: tuple[Coin, ...] = (lambda *_: 0.0, lambda *_: 1 - 2.0**-53, coins(1), coins(2))
+
+
+def exact_law(sample: Callable[[Coin], Hashable], hints: Iterable[float] = ()) -> dict[Hashable, float]:
+    """Outcome -> probability of ``sample(coin)``, to about 1e-15.
+
+    ``sample`` must depend on nothing but its coins, which it asks for one by one as ``coin(position, purpose)``.
+    Bisection can pass over a piece narrower than a grid cell when its two neighbours look alike ("equal to the drafted
+    token or not"): ``hints`` are places in [0, 1] at which a coin may matter. They are looked at, never believed.
+
+    >>> exact_law(lambda coin: coin(0, "a") < 0.25 and coin(0, "b") < 0.5)
+    {True: 0.125, False: 0.875}
+    """
+    grid = {i * (NUM_VALUES // NUM_CELLS) for i in range(NUM_CELLS)}
+    for hint in hints:  # rounding may put the step a few values beside its hint
+        grid |= {min(max(round(hint * NUM_VALUES) + d, 0), NUM_VALUES - 1) for d in (-4, 4)}
+    return _law(sample, {}, grid, {})
+
+
+def _law(sample: Callable[[Coin], Hashable], fixed: Prefix, grid: set[int], seen: dict[Key, set[int]]) -> dict[Hashable, float]:
+    asked, outcome = _run(sample, fixed, _REST[0])
+    if len(asked) == len(fixed):
+        return {outcome: 1.0}
+    key = asked[len(fixed)]
+    law: dict[Hashable, float] = {}
+    steps = _steps(sample, fixed, key, grid | seen.get(key, set()))
+    seen.setdefault(key, set()).update(s for step in steps if step for s in (step - 1, step))
+    for low, high in zip(steps, [*steps[1:], NUM_VALUES], strict=True):
+        inner = _law(sample, {**fixed, key: (low + high) // 2}, grid, seen)
+        for outcome, probability in inner.items():
+            law[outcome] = law.get(outcome, 0.0) + probability * ((high - low) / NUM_VALUES)
+    return law
+
+
+def _run(sample: Callable[[Coin], Hashable], fixed: Prefix, rest: Coin) -> tuple[list[Key], Hashable]:
+    """Which coins ``sample`` asked for, in order, and its outcome; coins that are not ``fixed`` come from ``rest``."""
+    asked: dict[Key, None] = {}
+
+    def coin(position: int, purpose: str) -> float:
+        key = (position, purpose)
+        asked[key] = None
+        return fixed[key] / NUM_VALUES if key in fixed else rest(position, purpose)
+
+    outcome = sample(coin)
+    return list(asked), outcome
+
+
+def _steps(sample: Callable[[Coin], Hashable], fixed: Prefix, key: Key, points: set[int]) -> list[int]:
+    """Values of coin ``key`` at which a new piece begins, the first being 0."""
+    steps = {0}
+    for rest in _REST:
+
+        def look(value: int, rest: Coin = rest) -> Any:
+            asked, outcome = _run(sample, {**fixed, key: value}, rest)
+            return tuple(asked), outcome
+
+        places = sorted(points | steps | {s - 1 for s in steps if s} | {NUM_VALUES - 1})
+        looks = [look(place) for place in places]
+        for i in range(len(places) - 1):
+            steps |= set(_bisect(look, places[i], looks[i], places[i + 1], looks[i + 1]))
+        points = set()  # the other mixtures only have to confirm the pieces
+    return sorted(steps)
+
+
+def _bisect(look: Callable[[int], Any], low: int, at_low: Any, high: int, at_high: Any) -> Iterator[int]:
+    """The steps in (low, high]."""
+    if at_low == at_high:
+        return
+    if high - low == 1:
+        yield high
+        return
+    middle = (low + high) // 2
+    at_middle = look(middle)
+    yield from _bisect(look, low, at_low, middle, at_middle)
+    yield from _bisect(look, middle, at_middle, high, at_high)
+
+
+class FirstToken(NamedTuple):
+    """Law of the first output token, token by token: ``law[x] = accepted[x] + recovered[x]``."""
+
+    law: tuple[float, ...]
+    accepted: tuple[float, ...]  # x was drafted and stands
+    recovered: tuple[float, ...]  # x was put out after a rejection
+
+    @property
+    def acceptance(self) -> float:
+        return sum(self.accepted)
+
+
+Propose = Callable[[Tensor, Coin], tuple[int, Tensor | None]]  # (q, coin) -> drafted token, the law declared for it
+
+
+def first_token_law(rule: Rule, p: Tensor, q: Tensor, propose: Propose) -> FirstToken:
+    """What ``rule`` puts out first when ``propose`` drafts one token from ``q`` ``[vocab]`` and the target says ``p``.
+
+    >>> drawn = lambda q, coin: (draw(q, coin(0, "draft")), q)         # sampled, and q declared as it is
+    >>> argmax_soft_q = lambda q, coin: (int(q.argmax()), q)           # the mistake: chosen, yet declared as sampled
+    >>> one_hot = lambda q, coin: (int(q.argmax()), None)              # chosen, and declared so
+    """
+    p, q = p.double(), q.double()
+
+    def sample(coin: Coin) -> tuple[int, bool]:
+        token, declared = propose(q, coin)
+        draft = Draft((token,), (ROOT,), None if declared is None else declared[None])
+        verdict = rule(draft, torch.stack([p, p]), coin, 0)
+        return (token, True) if verdict.path else (verdict.token, False)
+
+    ratio = torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
+    hints = torch.cat([p.cumsum(0), q.cumsum(0), p, ratio]).tolist()
+    found = exact_law(sample, hints)
+    accepted, recovered = (tuple(found.get((x, stood), 0.0) for x in range(len(p))) for stood in (True, False))
+    return FirstToken(tuple(map(sum, zip(accepted, recovered, strict=True))), accepted, recovered)
