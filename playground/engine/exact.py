@@ -21,12 +21,14 @@ NUM_VALUES = 2**53  # of one coin
 NUM_CELLS = 16  # a coin's range is first looked at on this grid
 Key = tuple[int, str]  # (position, purpose)
 Prefix = dict[Key, int]  # coins that are held fixed, in the order they were asked for
+Law = dict[Hashable, float]  # outcome -> probability
+Sample = Callable[[Coin], Hashable]
 
 # What the coins behind the one under study do while its steps are looked for: all low, all high, and two mixtures.
 _REST: tuple[Coin, ...] = (lambda *_: 0.0, lambda *_: 1 - 2.0**-53, coins(1), coins(2))
 
 
-def exact_law(sample: Callable[[Coin], Hashable], hints: Iterable[float] = ()) -> dict[Hashable, float]:
+def exact_law(sample: Sample, hints: Iterable[float] = ()) -> Law:
     """Outcome -> probability of ``sample(coin)``, to about 1e-15.
 
     ``sample`` must depend on nothing but its coins, which it asks for one by one as ``coin(position, purpose)``.
@@ -42,12 +44,12 @@ def exact_law(sample: Callable[[Coin], Hashable], hints: Iterable[float] = ()) -
     return _law(sample, {}, grid, {})
 
 
-def _law(sample: Callable[[Coin], Hashable], fixed: Prefix, grid: set[int], seen: dict[Key, set[int]]) -> dict[Hashable, float]:
+def _law(sample: Sample, fixed: Prefix, grid: set[int], seen: dict[Key, set[int]]) -> Law:
     asked, outcome = _run(sample, fixed, _REST[0])
     if len(asked) == len(fixed):
         return {outcome: 1.0}
     key = asked[len(fixed)]
-    law: dict[Hashable, float] = {}
+    law: Law = {}
     steps = _steps(sample, fixed, key, grid | seen.get(key, set()))
     seen.setdefault(key, set()).update(s for step in steps if step for s in (step - 1, step))
     for low, high in zip(steps, [*steps[1:], NUM_VALUES], strict=True):
@@ -57,7 +59,7 @@ def _law(sample: Callable[[Coin], Hashable], fixed: Prefix, grid: set[int], seen
     return law
 
 
-def _run(sample: Callable[[Coin], Hashable], fixed: Prefix, rest: Coin) -> tuple[list[Key], Hashable]:
+def _run(sample: Sample, fixed: Prefix, rest: Coin) -> tuple[list[Key], Hashable]:
     """Which coins ``sample`` asked for, in order, and its outcome; coins that are not ``fixed`` come from ``rest``."""
     asked: dict[Key, None] = {}
 
@@ -70,7 +72,7 @@ def _run(sample: Callable[[Coin], Hashable], fixed: Prefix, rest: Coin) -> tuple
     return list(asked), outcome
 
 
-def _steps(sample: Callable[[Coin], Hashable], fixed: Prefix, key: Key, points: set[int]) -> list[int]:
+def _steps(sample: Sample, fixed: Prefix, key: Key, points: set[int]) -> list[int]:
     """Values of coin ``key`` at which a new piece begins, the first being 0."""
     steps = {0}
     for rest in _REST:
