@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from playground.engine.cost import Hardware, Shape
 from playground.engine.drafters import Drafter
 from playground.engine.model import LanguageModel
 from playground.engine.trace import Trace
@@ -48,6 +49,12 @@ class Models(Protocol):
 
     def drafter(self, name: str, target: LanguageModel, tokens: Sequence[int], **options: Any) -> Generator[Progress, None, Drafter]:
         """The drafter ``name`` (``none``, ``ngram``, ``layer_skip``, ...) for ``target``, on a sequence of ``tokens``."""
+
+    def shape(self, name: str) -> Shape:
+        """The sizes of the catalogue's model ``name``, to price it; nothing is loaded. ``ValueError`` lists the names."""
+
+    def hardware(self, name: str) -> Hardware:
+        """One device of the catalogue's kind ``name``; ``ValueError`` lists the names."""
 
 
 # --- Parameters ---------------------------------------------------------------------------------------------------------

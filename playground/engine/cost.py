@@ -184,7 +184,7 @@ def cost_ratio(
 
 
 def expected_tokens(alpha: float, k: int) -> float:
-    """Tokens per pass with ``k`` drafts, each accepted with chance ``alpha`` after those before it (Leviathan et al. 2023).
+    """Tokens per pass with ``k`` drafts, each accepted with chance ``alpha`` (Leviathan et al. 2023).
 
     >>> expected_tokens(0.5, 1), expected_tokens(1.0, 4), expected_tokens(0.0, 4)
     (1.5, 5.0, 1.0)

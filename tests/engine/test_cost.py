@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import catalogue
 from playground.engine.cost import (
     Hardware,
     Shape,
@@ -21,9 +22,7 @@ from playground.engine.cost import (
     tensor_parallel,
 )
 
-L70 = Shape("70B", 80, 8192, 64, 8, 128, 28672, 128256)
-L8 = Shape("8B", 32, 4096, 32, 8, 128, 14336, 128256)
-H100 = Hardware("H100", 3.35e12, 989.4e12, 80e9)
+L70, L8, H100 = catalogue.shape("llama-3.3-70b"), catalogue.shape("llama-3.1-8b"), catalogue.hardware("h100")
 
 
 def test_llama_parameters_and_kv():
@@ -36,8 +35,25 @@ def test_llama_parameters_and_kv():
 
 
 def test_a_tied_model_streams_its_only_table():
-    tied = Shape("tied", 30, 576, 9, 3, 64, 1536, 49152, tied=True)
+    tied = catalogue.shape("smollm2-135m")
     assert tied.total_parameters == tied.read_parameters == 134_515_008
+
+
+@pytest.mark.parametrize(
+    ("key", "total"),
+    [("llama-3.2-1b", 1_235_814_400), ("qwen3-8b", 8_190_735_360), ("qwen3-0.6b", 596_049_920)],
+)
+def test_published_parameter_counts(key, total):
+    assert catalogue.shape(key).total_parameters == total
+
+
+def test_every_entry_of_the_catalogue_reads_and_has_a_source():
+    for kind, read in (("models", catalogue.shape), ("hardware", catalogue.hardware)):
+        for key in catalogue.names(kind):
+            assert read(key).name
+            assert catalogue.entry(kind, key)["source"].startswith("https://")
+    with pytest.raises(ValueError, match="it has llama"):
+        catalogue.shape("gpt-9")
 
 
 def test_expected_tokens():
