@@ -117,6 +117,14 @@ class FirstToken(NamedTuple):
 Propose = Callable[[Tensor, Coin], tuple[int, Tensor | None]]  # (q, coin) -> drafted token, the law declared for it
 
 
+def first_token(rule: Rule, p: Tensor, q: Tensor, propose: Propose, coin: Coin) -> tuple[int, bool]:
+    """The first output token of one pass over one drafted token, and whether it is that token, accepted."""
+    token, declared = propose(q, coin)
+    draft = Draft((token,), (ROOT,), None if declared is None else declared[None])
+    verdict = rule(draft, torch.stack([p, p]), coin, 0)
+    return (token, True) if verdict.path else (verdict.token, False)
+
+
 def first_token_law(rule: Rule, p: Tensor, q: Tensor, propose: Propose) -> FirstToken:
     """What ``rule`` puts out first when ``propose`` drafts one token from ``q`` ``[vocab]`` and the target says ``p``.
 
@@ -126,14 +134,8 @@ def first_token_law(rule: Rule, p: Tensor, q: Tensor, propose: Propose) -> First
     """
     p, q = p.double(), q.double()
 
-    def sample(coin: Coin) -> tuple[int, bool]:
-        token, declared = propose(q, coin)
-        draft = Draft((token,), (ROOT,), None if declared is None else declared[None])
-        verdict = rule(draft, torch.stack([p, p]), coin, 0)
-        return (token, True) if verdict.path else (verdict.token, False)
-
     ratio = torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
     hints = torch.cat([p.cumsum(0), q.cumsum(0), p, ratio]).tolist()
-    found = exact_law(sample, hints)
+    found = exact_law(lambda coin: first_token(rule, p, q, propose, coin), hints)
     accepted, recovered = (tuple(found.get((x, stood), 0.0) for x in range(len(p))) for stood in (True, False))
     return FirstToken(tuple(map(sum, zip(accepted, recovered, strict=True))), accepted, recovered)
