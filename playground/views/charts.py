@@ -1,0 +1,85 @@
+"""Plotly figures that read well on light and dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from playground.views.style import GRID, MUTED, SERIES
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+Points = Sequence[tuple[float, float | None]]
+
+
+def figure(x_title: str, y_title: str, height: int = 300, **layout) -> go.Figure:
+    """An empty figure with the house look: no background, grey text, faint grid, its legend above."""
+    axis = dict(gridcolor=GRID, zerolinecolor=GRID, linecolor=MUTED, automargin=True, title_standoff=8)
+    return go.Figure(
+        layout=dict(
+            height=height,
+            margin=dict(l=8, r=8, t=28, b=8),
+            paper_bgcolor="rgba(0,0,0,0)",
+            plot_bgcolor="rgba(0,0,0,0)",
+            font=dict(color=MUTED, size=13, family="system-ui, sans-serif"),
+            hoverlabel=dict(font_size=13),
+            legend=dict(orientation="h", x=0, y=1.02, yanchor="bottom", title_text=""),
+            xaxis=dict(axis, title_text=x_title),
+            yaxis=dict(axis, title_text=y_title),
+            colorway=list(SERIES),
+            **layout,
+        )
+    )
+
+
+def lines(
+    series: Mapping[str, Points],
+    x_title: str,
+    y_title: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    from_zero: bool = True,
+) -> go.Figure:
+    """One line per series; colour, dash and marker differ, so that colour is never alone. Undefined points are gaps."""
+    fig = figure(x_title, y_title)
+    for i, (name, points) in enumerate(series.items()):
+        fig.add_scatter(
+            x=[x for x, _ in points],
+            y=[y for _, y in points],
+            name=name,
+            mode="lines+markers",
+            line=dict(color=SERIES[i % len(SERIES)], dash=DASHES[i % len(DASHES)], width=2),
+            marker=dict(symbol=SYMBOLS[i % len(SYMBOLS)], size=7),
+            connectgaps=False,
+        )
+    fig.update_xaxes(type="log" if log_x else "linear")
+    fig.update_yaxes(type="log" if log_y else "linear", rangemode="tozero" if from_zero and not log_y else "normal")
+    fig.update_layout(showlegend=len(series) > 1)
+    return fig
+
+
+def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: bool = False) -> go.Figure:
+    """Groups of bars, or one stack per x; series differ in colour and in hatching."""
+    fig = figure(x_title, y_title, barmode="stack" if stacked else "group", bargap=0.35)
+    shapes = ("", "/", "x", ".", "-", "+")
+    for i, (name, points) in enumerate(series.items()):
+        fig.add_bar(
+            x=[x for x, _ in points],
+            y=[y for _, y in points],
+            name=name,
+            marker=dict(
+                color=SERIES[i % len(SERIES)], pattern=dict(shape=shapes[i % len(shapes)], size=5, solidity=0.25)
+            ),
+        )
+    fig.update_layout(showlegend=len(series) > 1)
+    return fig
+
+
+def vertical(fig: go.Figure, x: float, text: str) -> go.Figure:
+    """``fig`` with a thin line at ``x`` and its name."""
+    fig.add_vline(
+        x=x, line=dict(color=MUTED, width=1, dash="dot"), annotation=dict(text=text, font=dict(size=12, color=MUTED))
+    )
+    return fig
