@@ -33,7 +33,8 @@ def exact_law(sample: Sample, hints: Iterable[float] = ()) -> Law:
 
     ``sample`` must depend on nothing but its coins, which it asks for one by one as ``coin(position, purpose)``.
     Bisection can pass over a piece narrower than a grid cell when its two neighbours look alike ("equal to the drafted
-    token or not"): ``hints`` are places in [0, 1] at which a coin may matter. They are looked at, never believed.
+    token or not"): ``hints`` are places in [0, 1] at which a coin may matter, such as a cumulated law. They are looked
+    at, never believed.
 
     >>> exact_law(lambda coin: coin(0, "a") < 0.25 and coin(0, "b") < 0.5)
     {True: 0.125, False: 0.875}
@@ -118,7 +119,10 @@ Propose = Callable[[Tensor, Coin], tuple[int, Tensor | None]]  # (q, coin) -> dr
 
 
 def first_token(rule: Rule, p: Tensor, q: Tensor, propose: Propose, coin: Coin) -> tuple[int, bool]:
-    """The first output token of one pass over one drafted token, and whether it is that token, accepted."""
+    """The first output token, and whether it is the drafted one, accepted.
+
+    ``propose`` drafts one token from ``q`` ``[vocab]``; the target says ``p`` here and after it.
+    """
     token, declared = propose(q, coin)
     draft = Draft((token,), (ROOT,), None if declared is None else declared[None])
     verdict = rule(draft, torch.stack([p, p]), coin, 0)
@@ -126,16 +130,13 @@ def first_token(rule: Rule, p: Tensor, q: Tensor, propose: Propose, coin: Coin) 
 
 
 def first_token_law(rule: Rule, p: Tensor, q: Tensor, propose: Propose) -> FirstToken:
-    """What ``rule`` puts out first when ``propose`` drafts one token from ``q`` ``[vocab]`` and the target says ``p``.
+    """The law of ``first_token`` over all of its coins; ``p`` and ``q`` are ``[vocab]``.
 
-    >>> drawn = lambda q, coin: (draw(q, coin(0, "draft")), q)         # sampled, and q declared as it is
-    >>> argmax_soft_q = lambda q, coin: (int(q.argmax()), q)           # the mistake: chosen, yet declared as sampled
-    >>> one_hot = lambda q, coin: (int(q.argmax()), None)              # chosen, and declared so
+    >>> drawn = lambda q, coin: (draw(q, coin(0, "draft")), q)  # drawn from q and declared so
+    >>> argmax_soft_q = lambda q, coin: (int(q.argmax()), q)  # the mistake: chosen, yet declared as drawn
+    >>> one_hot = lambda q, coin: (int(q.argmax()), None)  # chosen, and declared so
     """
     p, q = p.double(), q.double()
-
-    ratio = torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
-    hints = torch.cat([p.cumsum(0), q.cumsum(0), p, ratio]).tolist()
-    found = exact_law(lambda coin: first_token(rule, p, q, propose, coin), hints)
+    found = exact_law(lambda coin: first_token(rule, p, q, propose, coin), [*p.cumsum(0).tolist(), *q.cumsum(0).tolist()])
     accepted, recovered = (tuple(found.get((x, stood), 0.0) for x in range(len(p))) for stood in (True, False))
     return FirstToken(tuple(map(sum, zip(accepted, recovered, strict=True))), accepted, recovered)
