@@ -32,9 +32,9 @@ def exact_law(sample: Sample, hints: Iterable[float] = ()) -> Law:
     """Outcome -> probability of ``sample(coin)``, to about 1e-15.
 
     ``sample`` must depend on nothing but its coins, which it asks for one by one as ``coin(position, purpose)``.
-    Bisection can pass over a piece narrower than a grid cell when its two neighbours look alike ("equal to the drafted
-    token or not"): ``hints`` are places in [0, 1] at which a coin may matter, such as a cumulated law. They are looked
-    at, never believed.
+    Its outcome should tell what each coin decided (a drafted token too, not only what became of it): bisection passes
+    over a piece narrower than a grid cell when its neighbours on both sides look alike. ``hints`` are places in [0, 1]
+    at which a coin may matter, such as a cumulated law. They are looked at, never believed.
 
     >>> exact_law(lambda coin: coin(0, "a") < 0.25 and coin(0, "b") < 0.5)
     {True: 0.125, False: 0.875}
@@ -137,6 +137,13 @@ def first_token_law(rule: Rule, p: Tensor, q: Tensor, propose: Propose) -> First
     >>> one_hot = lambda q, coin: (int(q.argmax()), None)  # chosen, and declared so
     """
     p, q = p.double(), q.double()
-    found = exact_law(lambda coin: first_token(rule, p, q, propose, coin), [*p.cumsum(0).tolist(), *q.cumsum(0).tolist()])
-    accepted, recovered = (tuple(found.get((x, stood), 0.0) for x in range(len(p))) for stood in (True, False))
-    return FirstToken(tuple(map(sum, zip(accepted, recovered, strict=True))), accepted, recovered)
+
+    def sample(coin: Coin) -> tuple[int, int, bool]:
+        drafted, declared = propose(q, coin)
+        return drafted, *first_token(rule, p, q, lambda q, coin: (drafted, declared), coin)
+
+    accepted, recovered = [0.0] * len(p), [0.0] * len(p)
+    hints = torch.cat([p.cumsum(0), q.cumsum(0)]).tolist()
+    for (_, token, stood), probability in exact_law(sample, hints).items():
+        (accepted if stood else recovered)[token] += probability
+    return FirstToken(tuple(map(sum, zip(accepted, recovered, strict=True))), tuple(accepted), tuple(recovered))
