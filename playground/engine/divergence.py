@@ -19,7 +19,7 @@ TYPICAL_LOGIT = 16.0  # stands in for the winning logit: a trace does not carry 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The outputs first differ at ``index``, the top-2 gap there is ``margin``; ``verdict``: ``near tie`` or ``bug``."""
+    """The outputs first differ at ``index``, where the gap is ``margin``; ``verdict``: ``near tie`` or ``bug``."""
 
     index: int
     margin: float | None

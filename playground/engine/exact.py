@@ -86,6 +86,8 @@ def _steps(sample: Sample, fixed: Prefix, key: Key, points: set[int]) -> list[in
         looks = [look(place) for place in places]
         for i in range(len(places) - 1):
             steps |= set(_bisect(look, places[i], looks[i], places[i + 1], looks[i + 1]))
+        if all(asked[-1] == key for asked, _ in looks):
+            break  # the last coin: no other one can tell more
         points = set()  # the other mixtures only have to confirm the pieces
     return sorted(steps)
 
