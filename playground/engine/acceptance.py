@@ -14,7 +14,7 @@ from playground.engine.trace import step
 from playground.engine.tree import Draft
 
 # From greedy to nearly uniform, denser where people sample.
-TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
 
 
 @step
@@ -69,8 +69,8 @@ def temperature_point(temperature: float, target: Tensor, drafter: Tensor, knobs
 
 
 def over_temperature(
-    target: Tensor, drafter: Tensor, knobs: Callable[[float], Sequence[Knob]], also: float | None = None
+    target: Tensor, drafter: Tensor, knobs: Callable[[float], Sequence[Knob]], first: float
 ) -> Iterator[TemperaturePoint]:
-    """A point for each of ``TEMPERATURES``, and for ``also``, in rising order; ``knobs(t)`` set temperature t."""
-    for temperature in sorted({*TEMPERATURES, *([] if also is None else [also])}):
+    """A point at ``first``, then one at each other of ``TEMPERATURES``; ``knobs(t)`` set temperature t."""
+    for temperature in (first, *(t for t in TEMPERATURES if t != first)):
         yield temperature_point(temperature, target, drafter, knobs(temperature))

@@ -120,7 +120,25 @@ BARS = """
 }
 """
 
-CSS = PALETTE + BLOCKS + TOKENS + KV + BARS
+JUDGING = """
+.dp .says { font-size: 13px; color: var(--ink-2); font-variant-numeric: tabular-nums; margin: 4px 0 8px; }
+.dp .says b { color: var(--ink); font-weight: 600; }
+.dp .coin { position: relative; height: 14px; border-radius: 3px; overflow: hidden; box-shadow: inset 0 0 0 1px var(--reject);
+  background: repeating-linear-gradient(45deg, var(--reject-bg) 0 3px, transparent 3px 6px); margin: 2px 0 4px; }
+.dp .coin i { position: absolute; inset: 0 auto 0 0; background: var(--accept-bg); box-shadow: inset 0 0 0 1.5px var(--accept); }
+.dp .coin b { position: absolute; top: 0; bottom: 0; width: 3px; margin-left: -1.5px; background: var(--ink); box-shadow: 0 0 0 1px var(--paper); }
+.dp .head .tok { font-size: 13px; padding-block: 0; }
+.dp .track { position: relative; }
+.dp .track b { position: absolute; top: 0; bottom: 0; width: 2px; margin-left: -1px; background: var(--ink); box-shadow: 0 0 0 1px var(--paper); }
+.dp svg.curve { display: block; width: 100%; max-width: 640px; height: auto; }
+.dp svg.curve path { fill: none; stroke-width: 2; stroke: var(--mute); }
+.dp svg.curve .seen { stroke: var(--accept); } .dp svg.curve .expected { stroke-dasharray: 7 5; }
+.dp svg.curve .error { stroke: var(--reject); stroke-dasharray: 2 4; } .dp svg.curve circle { fill: var(--accept); }
+.dp svg.curve text { fill: var(--ink-3); font: 12px var(--sans); }
+.dp table.plain tr.now > * { background: var(--panel); font-weight: 600; }
+"""
+
+CSS = PALETTE + BLOCKS + TOKENS + KV + BARS + JUDGING
 
 # For charts, which cannot follow the theme: each stands at 3:1 or better on white and on near black.
 SERIES = ("#2481bf", "#d4601c", "#0f9070", "#9a6bc9", "#b07d12", "#7f8896")
