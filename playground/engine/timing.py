@@ -1,0 +1,36 @@
+"""How long a target pass takes here, by the number of positions it scores: why verification is cheap, and when it is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from playground.engine.model import Session
+from playground.engine.trace import step
+from playground.engine.tree import Draft
+
+
+@step
+@dataclass(frozen=True)
+class PassTime:
+    """One pass over ``positions`` tokens: the last committed one and the drafts below it. ``ms`` is measured."""
+
+    positions: int
+    ms: float
+
+
+def pass_times(session: Session, positions: Sequence[int], repeats: int = 3) -> Iterator[PassTime]:
+    """The median time of a pass for each number of ``positions``, on a fork of ``session``. Which tokens are fed does not matter."""
+    twin = session.fork()
+    tokens = list(twin.tokens)
+    for n in positions:
+        draft = Draft.chain([tokens[-1]] * (n - 1))
+        times = []
+        for _ in range(repeats + 1):  # the first one warms up
+            twin.sync(tokens)
+            began = time.perf_counter()
+            float(twin.score(draft).logits[-1, 0])  # reading a number waits for the device
+            times.append(1e3 * (time.perf_counter() - began))
+        yield PassTime(n, median(times[1:]))
