@@ -76,7 +76,8 @@ def machine() -> dict[str, Any]:
 
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        names = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
         cpu = names[0] if names else cpu
     return {
         "cpu": cpu,
@@ -97,12 +98,9 @@ def ours(model: Any, drafter: Any, prompt: list[int], num_tokens: int, k: int) -
     from playground.engine.sampling import coins
     from playground.engine.verify import verify_greedy
 
+    how = {"rule": verify_greedy, "length": Fixed(k), "coin": coins(0), "max_new_tokens": num_tokens}
     began = time.perf_counter()
-    passes = list(
-        speculate(
-            model.session(prompt), drafter, rule=verify_greedy, length=Fixed(k), coin=coins(0), max_new_tokens=num_tokens
-        )
-    )
+    passes = list(speculate(model.session(prompt), drafter, **how))
     return [o.token for s in passes for o in s.outputs], time.perf_counter() - began, passes
 
 
@@ -137,7 +135,7 @@ def bench_decoding(num_tokens: int = 32, num_prompts: int = 6, layers: int = 4, 
         b, b_s = theirs(model, prompt, num_tokens)
         plain.append((len(a) / a_s) / (len(b) / b_s))
         c, c_s, passes = ours(model, DraftModel(small.session(prompt), ()), prompt, num_tokens, k)
-        options = dict(assistant_model=small.model, num_assistant_tokens=k, assistant_confidence_threshold=0.0)
+        options = {"assistant_model": small.model}
         small.model.generation_config.num_assistant_tokens = k
         small.model.generation_config.num_assistant_tokens_schedule = "constant"
         small.model.generation_config.assistant_confidence_threshold = 0.0
