@@ -1,0 +1,1 @@
+"""The shell: pages, the command line and the API, built from what a lab declares. Knows no lab by name."""

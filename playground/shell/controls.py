@@ -1,0 +1,91 @@
+"""Controls from ``Params``: one Gradio component per field."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import gradio as gr
+
+from playground.lab import MAX_TEXT, Lab, write_value
+
+
+def kind_of(hint: Any) -> tuple[type, bool]:
+    """The plain type behind a hint (``tuple`` for lists), and whether ``None`` is allowed."""
+    is_optional = isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
+    kinds = [t for t in typing.get_args(hint) if t is not type(None)] if isinstance(hint, types.UnionType) else [hint]
+    return typing.get_origin(kinds[0]) or kinds[0], is_optional
+
+
+def shown(hint: Any, value: Any) -> Any:
+    """A parameter as its component holds it: lists and free numbers as text, all else as it is."""
+    kind, is_optional = kind_of(hint)
+    if kind is tuple or (value is None and kind is str):
+        return write_value(value)
+    return value
+
+
+def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component:
+    """The component for one field: its metadata says which."""
+    meta, (kind, is_optional) = field.metadata, kind_of(hint)
+    common = dict(
+        value=shown(hint, field.default),
+        label=meta.get("label") or field.name,
+        info=meta.get("info") or None,
+        interactive=True,
+        elem_id=f"param-{field.name}",
+    )
+    low, high, step = meta.get("min"), meta.get("max"), meta.get("step")
+    if kind is bool:
+        return gr.Checkbox(**common)
+    if meta.get("choices") is not None and kind is not tuple:
+        return gr.Dropdown(list(meta["choices"]), allow_custom_value=bool(meta.get("free")), **common)
+    if kind in (int, float):
+        if low is not None and high is not None and not is_optional:
+            return gr.Slider(low, high, step=step or (1 if kind is int else (high - low) / 100), buttons=[], **common)
+        return gr.Number(precision=0 if kind is int else None, step=step or (1 if kind is int else 0.1), **common)
+    return gr.Textbox(lines=meta.get("lines", 1), max_lines=max(meta.get("lines", 1), 12), max_length=MAX_TEXT, **common)
+
+
+class Controls:
+    """All controls of a lab, in the order of its fields, those of one ``group`` together under its heading."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.fields = dataclasses.fields(lab.params)
+        self.hints = typing.get_type_hints(lab.params)
+        self.groups: dict[str, gr.Accordion] = {}
+        self.by_name: dict[str, gr.components.Component] = {}
+        for group in dict.fromkeys(f.metadata.get("group", "") for f in self.fields):
+            fields = [f for f in self.fields if f.metadata.get("group", "") == group]
+            if not group:
+                self._make(fields)
+            else:
+                with gr.Accordion(group, open=False) as self.groups[group]:
+                    self._make(fields)
+
+    def _make(self, fields: list[dataclasses.Field]) -> None:
+        for field in fields:
+            self.by_name[field.name] = make_control(field, self.hints[field.name])
+
+    @property
+    def components(self) -> list[gr.components.Component]:
+        return [self.by_name[f.name] for f in self.fields]
+
+    def named(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Values of ``components`` by parameter name."""
+        return {f.name: value for f, value in zip(self.fields, values, strict=True)}
+
+    def fill(self, params: Any, hidden: frozenset[str] | None = None) -> dict[Any, Any]:
+        """Updates that show ``params``; with ``hidden``, also which controls and headings are out of the way."""
+        updates: dict[Any, Any] = {}
+        for field in self.fields:
+            update: dict[str, Any] = {"value": shown(self.hints[field.name], getattr(params, field.name))}
+            if hidden is not None:
+                update["visible"] = field.name not in hidden
+            updates[self.by_name[field.name]] = gr.update(**update)
+        for group, accordion in self.groups.items() if hidden is not None else ():
+            names = {f.name for f in self.fields if f.metadata.get("group") == group}
+            updates[accordion] = gr.update(visible=not names <= hidden)
+        return updates

@@ -1,0 +1,274 @@
+"""The page of one lab: controls on the left; figures, player and charts on the right; texts below. Wiring is here, once."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import gradio as gr
+
+from playground.engine.trace import Trace
+from playground.lab import BadInput, Lab, Progress, execute, params_of
+from playground.player import Player
+from playground.shell import blocks, share
+from playground.shell.controls import Controls
+from playground.shell.endpoint import the_models
+from playground.shell.reel import Reel, Shelf
+from playground.shell.request import Request, matching_preset, read_address, read_request
+
+log = logging.getLogger("playground")
+shelf = Shelf()
+MAX_OPEN = 8_000_000  # characters of a saved run
+Updates = dict[Any, Any]
+
+
+def concurrency(lab: Lab) -> dict[str, Any]:
+    """Runs on a model wait for one another, so that what they measure is theirs; runs without one do not wait for them."""
+    needs_model = "target" in lab.params.__dataclass_fields__
+    return dict(concurrency_id="model", concurrency_limit=1) if needs_model else dict(concurrency_id="maths", concurrency_limit=4)
+
+
+class LabPage:
+    """Builds the page inside the current Blocks context; the methods are its events."""
+
+    def __init__(self, lab: Lab, before: Lab | None, after: Lab | None) -> None:
+        self.lab = lab
+        self.reel_id = gr.State("")
+        block(blocks.header(before, after))
+        block(blocks.title(lab))
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3, min_width=280, elem_id="controls"):
+                self._build_controls()
+            with gr.Column(scale=8, min_width=340):
+                self._build_results()
+        self._build_texts()
+        self._wire()
+
+    # --- Layout -----------------------------------------------------------------------------------------------------
+
+    def _build_controls(self) -> None:
+        choices = [("Your own values", ""), *((p.title, name) for name, p in self.lab.presets.items())]
+        self.preset = gr.Dropdown(
+            choices, value="", label="Preset", interactive=True, visible=bool(self.lab.presets), elem_id="preset"
+        )
+        self.note = block("", visible=bool(self.lab.presets))
+        with gr.Row():
+            self.run = gr.Button("Run", variant="primary", elem_id="run")
+            self.stop = gr.Button("Stop", variant="secondary", elem_id="stop", interactive=False)
+        self.controls = Controls(self.lab)
+
+    def _build_results(self) -> None:
+        self.alert = block(blocks.alert(), elem_id="alert")
+        self.figures = block("", elem_id="figures")
+        self.player = Player(f"Press Run. The question: {self.lab.question}", save_run)
+        self.charts = []
+        for chart in self.lab.charts:
+            self.charts.append(gr.Plot(label=chart.title, visible=False))
+            self.charts.append(block(blocks.Markup('<p class="chart-note">{}</p>').format(chart.note), visible=False))
+        with gr.Accordion("Copy this run", open=False, elem_classes="share"):
+            self.link = gr.Textbox(label="Link", buttons=["copy"], interactive=False, elem_id="share-link")
+            self.command = gr.Textbox(label="Command line", buttons=["copy"], interactive=False, elem_id="share-command")
+            self.call = gr.Textbox(label="API call", buttons=["copy"], interactive=False, lines=6, elem_id="share-api")
+
+    def _build_texts(self) -> None:
+        lab = self.lab
+        if lab.how:
+            block(blocks.heading("How it works"))
+            gr.Markdown(lab.how, elem_classes="how")
+        code = source_of(lab, lab.params())
+        block(blocks.heading("The code that just ran"), visible=bool(code))
+        self.code = gr.Code(code, language="python", interactive=False, show_label=False, visible=bool(code), elem_id="code")
+        if lab.questions:
+            block(blocks.heading("Check yourself"))
+            block(blocks.check_yourself(lab.questions, lab.presets))
+        if lab.sources:
+            block(blocks.heading("Sources"))
+            block(blocks.sources(lab.sources))
+
+    def _wire(self) -> None:
+        private = dict(api_visibility="private", show_progress="hidden")
+        result = [self.alert, self.figures, self.player, *self.charts, self.link, self.command, self.call, self.code]
+        result += [self.run, self.stop, self.reel_id]
+        form = [self.preset, self.note, *self.controls.components]
+        run = self.run.click(
+            self.on_run,
+            [self.preset, *self.controls.components],
+            result,
+            preprocess=False,  # every value is checked by read_request, in plain words
+            trigger_mode="once",
+            **private,
+            **concurrency(self.lab),
+        )
+        stop = self.stop.click(None, None, None, cancels=[run], **private)
+        stop.then(self.on_stop, [self.reel_id], result, queue=False, **private)
+        self.preset.input(self.on_preset, [self.preset], form, preprocess=False, queue=False, **private)
+        self.player.upload(self.on_open, None, [*result, *form], **private)
+        page = gr.context.Context.root_block
+        loaded = page.load(self.on_load, None, [*result, *form, *self.controls.groups.values()], queue=False, **private)
+        loaded.then(None, None, None, js=AFTER_LOAD % repr(f"{self.lab.title} · {blocks.PRODUCT}"), **private)
+
+    # --- Events -----------------------------------------------------------------------------------------------------
+
+    def on_load(self, request: gr.Request) -> Updates:
+        """Fill the controls from the URL, and hide those it asks to hide."""
+        address = read_address(self.lab, dict(request.query_params))
+        shown = self.fill(address.request, address.hidden)
+        return shown | {self.alert: blocks.alert(address.problems), **self.describe(address.request, request)}
+
+    def on_preset(self, preset: str) -> Updates:
+        """Fill the controls with the preset's parameters."""
+        name = preset if preset in self.lab.presets else ""
+        return self.fill(read_request(self.lab, {}, name))
+
+    def on_run(self, preset: str, *values: Any, request: gr.Request) -> Iterator[Updates]:
+        """Run the lab and stream its frames. The last result stays where it is until the first new frame."""
+        try:
+            asked = read_request(self.lab, self.controls.named(values), preset if preset in self.lab.presets else "")
+        except BadInput as error:
+            yield {self.alert: blocks.alert([str(error)]), self.player: gr.skip()}
+            return
+        reel = Reel(self.lab)
+        reel.write(query=share.query(asked))
+        yield {
+            self.alert: blocks.alert(),
+            self.player: reel.text,
+            self.run: gr.update(interactive=False),
+            self.stop: gr.update(interactive=True),
+            **self.describe(asked, request),
+        }
+        problem = None
+        try:
+            with closing(execute(self.lab, asked.params, the_models())) as updates:
+                yield from self.stream(reel, updates)
+        except (BadInput, ValueError) as error:
+            problem = str(error)
+        except Exception as error:
+            log.exception("The run of %s failed", self.lab.slug)
+            problem = f"The run broke off: {type(error).__name__}: {error}"
+        yield self.finish(reel, "failed" if problem else "done", problem)
+
+    def stream(self, reel: Reel, updates: Iterator[Trace | Progress]) -> Iterator[Updates]:
+        for update in updates:
+            if isinstance(update, Progress):
+                if reel.tell(update):
+                    yield {self.player: reel.text}
+                continue
+            is_first = not reel.num_frames
+            if reel.show(update):
+                if is_first:
+                    shelf.put(reel)
+                yield {self.player: reel.text, self.reel_id: reel.id, **self.row(update)}
+
+    def on_stop(self, reel_id: str) -> Updates:
+        """What a stopped run has reached stays, and can be saved."""
+        reel = shelf.get(reel_id)
+        return self.finish(reel, "stopped") if reel else self.idle
+
+    def on_open(self, data: gr.EventData) -> Updates:
+        """Draw a saved run without running anything."""
+        try:
+            text = data._data.get("text", "")
+            if len(text) > MAX_OPEN:
+                raise BadInput(f"This file has {len(text):,} characters; at most {MAX_OPEN:,} are read.")
+            trace = Trace.from_json(text)
+            slug = trace.provenance.get("lab")
+            if slug != self.lab.slug:
+                raise BadInput(f"This run belongs to the lab {str(slug)[:40]!r}; open it there.")
+            opened = Request(self.lab, params_of(self.lab, trace))
+            reel = Reel(self.lab)
+            reel.show(trace)
+            if not reel.num_frames:
+                raise BadInput("This run has no steps.")
+            shelf.put(reel)
+            finished = self.finish(reel, "done")
+        except ValueError as error:  # BadInput, a damaged file
+            return {self.alert: blocks.alert([str(error)])}
+        except Exception as error:
+            log.info("A saved run could not be drawn", exc_info=True)
+            return {self.alert: blocks.alert([f"This saved run cannot be drawn: {type(error).__name__}: {error}"])}
+        opened = Request(self.lab, opened.params, matching_preset(opened))
+        return {**self.fill(opened), **finished, self.reel_id: reel.id, self.code: source_of(self.lab, opened.params)}
+
+    # --- Parts of what events return ----------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> Updates:
+        return {self.run: gr.update(interactive=True), self.stop: gr.update(interactive=False)}
+
+    def finish(self, reel: Reel, reason: str, problem: str | None = None) -> Updates:
+        reel.end(reason)
+        updates = {self.player: reel.text, self.alert: blocks.alert([problem] if problem else ()), **self.idle}
+        if reel.num_frames:
+            updates |= {**self.row(reel.trace), **self.draw_charts(reel.trace)}
+        return updates
+
+    def row(self, trace: Trace) -> Updates:
+        """The figures row; nothing while the summary cannot be told from a part of the run."""
+        try:
+            return {self.figures: blocks.figures(self.lab.figures(self.lab.summary(trace)))}
+        except Exception:
+            log.debug("No figures from this part of the run", exc_info=True)
+            return {}
+
+    def draw_charts(self, trace: Trace) -> Updates:
+        updates: Updates = {}
+        for i, chart in enumerate(self.lab.charts):
+            figure = chart.draw(trace)
+            plot, note = self.charts[2 * i : 2 * i + 2]
+            updates[plot] = gr.update(value=figure, visible=figure is not None)
+            updates[note] = gr.update(visible=figure is not None and bool(chart.note))
+        return updates
+
+    def fill(self, asked: Request, hidden: frozenset[str] | None = None) -> Updates:
+        preset: dict[str, Any] = {"value": asked.preset}
+        if hidden is not None:
+            preset["visible"] = bool(self.lab.presets) and "preset" not in hidden
+        note = blocks.preset_note(self.lab.presets.get(asked.preset))
+        return {self.preset: gr.update(**preset), self.note: note, **self.controls.fill(asked.params, hidden)}
+
+    def describe(self, asked: Request, request: gr.Request) -> Updates:
+        """The same run as a link, a command line and an API call, and the code it runs."""
+        page = page_address(request, self.lab.slug)
+        query = share.query(asked)
+        return {
+            self.link: f"{page}?{query}" if query else page,
+            self.command: share.command(asked),
+            self.call: share.api_call(asked, page.rsplit("/", 1)[0] + "/"),
+            self.code: source_of(self.lab, asked.params),
+        }
+
+
+AFTER_LOAD = """() => {
+  document.title = %s;
+  if (new URLSearchParams(location.search).get("run") === "1") setTimeout(() => document.getElementById("run")?.click(), 50);
+}"""
+
+
+def save_run(reel_id: str) -> str | None:
+    """The trace of a run as JSON; ``None`` when it is no longer kept."""
+    reel = shelf.get(str(reel_id))
+    return reel.trace.to_json() if reel else None
+
+
+def block(html: str, **options: Any) -> gr.HTML:
+    """A piece of still HTML, already escaped."""
+    return gr.HTML(str(html), apply_default_css=False, **options)
+
+
+def page_address(request: gr.Request, slug: str) -> str:
+    """Where the browser sees this page: from its own headers, because a proxy may stand between."""
+    headers: Mapping[str, str] = request.headers
+    seen = headers.get("referer", "").split("?")[0].split("#")[0]
+    if seen.rstrip("/").endswith("/" + slug):
+        return seen.rstrip("/")
+    return f"{headers.get('x-forwarded-proto', 'http').split(',')[0]}://{headers.get('host', 'localhost')}/{slug}"
+
+
+def source_of(lab: Lab, params: Any) -> str:
+    """The source of the functions that run with ``params``, one after another."""
+    functions: Sequence[Any] = lab.code(params)
+    return "\n\n".join(textwrap.dedent(inspect.getsource(f)).rstrip() for f in functions)
