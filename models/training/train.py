@@ -1,0 +1,187 @@
+"""The training loop: one drafter, from whatever shards are on disk, with a checkpoint every minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from models.training import losses
+from models.training.batches import Batch, Shards
+from models.training.features import read_meta
+from models.training.optimizer import Pair
+from models.training.start import start_eagle, start_medusa, start_tiny
+from models.training.target import Target
+
+DRAFTERS = ("eagle3", "medusa", "tiny")
+CHECKPOINT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a run, apart from its length: ``steps`` may grow when a run is taken up again."""
+
+    drafter: str
+    steps: int = 600
+    sequences: int = 16  # per step
+    lr: float = 2.5e-3
+    seed: int = 0
+    rate: float = 0.7  # share of places that are anchors (EAGLE-3, Medusa)
+    chain_rate: float = 0.5  # share of anchors that go beyond the first step (EAGLE-3)
+    unroll: int = 4  # steps of training-time test (EAGLE-3)
+    heads: int = 4  # Medusa
+    layers: int = 2  # blocks per Medusa head, layers of the tiny language model
+    intermediate: int = 960  # tiny language model
+    warmup: int = 20
+    decay: float = 0.3  # last share of the steps, in which the learning rate falls to zero
+    ema: float = 0.99
+
+    def scale(self, step: int) -> float:
+        """The learning rate's factor: up, level, down.
+
+        >>> [Plan("tiny", steps=100, warmup=10).scale(s) for s in (0, 50, 85)]
+        [0.1, 1.0, 0.5]
+        """
+        falling = max(self.steps * self.decay, 1)
+        return min((step + 1) / self.warmup, 1.0, (self.steps - step) / falling)
+
+
+Loss = Callable[[nn.Module, Batch, torch.Generator, float | None], losses.Score]
+
+
+def make_loss(plan: Plan, embedding: Tensor, head: Tensor) -> Loss:
+    """``loss(model, batch, generator, rate)``; ``rate`` overrides the plan's share of anchors (validation takes all)."""
+
+    def eagle3(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
+        chain = plan.chain_rate if rate is None else 1.0
+        return losses.eagle_loss(model, batch, embedding, head, plan.unroll, rate or plan.rate, chain, generator)
+
+    def medusa(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
+        return losses.medusa_loss(model, batch, head, rate or plan.rate, generator)
+
+    def tiny(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
+        return losses.tiny_loss(model, batch, embedding, head)
+
+    return {"eagle3": eagle3, "medusa": medusa, "tiny": tiny}[plan.drafter]
+
+
+def start(plan: Plan, target: Target, shards: Shards) -> nn.Module:
+    """The untrained drafter, the same for the same plan and shards."""
+    torch.manual_seed(plan.seed)
+    if plan.drafter == "medusa":
+        return start_medusa(target, plan.layers, plan.heads)
+    if plan.drafter == "tiny":
+        return start_tiny(target, plan.layers, plan.intermediate)
+    some = sorted(shards.visits)[:64]
+    batches = [shards.load(some[i : i + 16]) for i in range(0, len(some), 16)]
+    return start_eagle(target, read_meta(shards.features).taps, batches, shards.head)
+
+
+class Run:
+    """A drafter in training. ``folder`` holds its checkpoint and its log; an existing checkpoint is taken up."""
+
+    def __init__(self, plan: Plan, target: Target, shards: Shards, folder: Path) -> None:
+        self.plan, self.shards, self.folder = plan, shards, folder
+        self.loss = make_loss(plan, target.embedding, shards.head)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.checkpoint = folder / "checkpoint.pt"
+        self.step, self.seen, self.cpu_s = 0, 0, 0.0
+        saved = torch.load(self.checkpoint, weights_only=True) if self.checkpoint.exists() else None
+        if saved:
+            self._check(saved["plan"])
+        self.model = start(plan, target, shards)
+        self.average = deepcopy(self.model)
+        self.optimizer = Pair(self.model, plan.lr)
+        if saved:
+            self._restore(saved)
+
+    def _check(self, saved: dict) -> None:
+        fixed = [k for k, v in asdict(self.plan).items() if k in ("drafter", "heads", "layers", "intermediate") and saved[k] != v]
+        if fixed:
+            raise ValueError(f"{self.checkpoint} was made with another {', '.join(fixed)}; choose another run name.")
+
+    def _restore(self, saved: dict) -> None:
+        self.model.load_state_dict(saved["model"])
+        self.average.load_state_dict(saved["average"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.step, self.seen, self.cpu_s = saved["step"], saved["seen"], saved["cpu_s"]
+        self.shards.visits |= {c: n for c, n in saved["visits"].items()}
+
+    def save(self) -> None:
+        data = {
+            "plan": asdict(self.plan),
+            "step": self.step,
+            "seen": self.seen,
+            "cpu_s": self.cpu_s,
+            "visits": dict(self.shards.visits),
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        partial = self.checkpoint.with_suffix(".partial")
+        torch.save(data, partial)
+        os.replace(partial, self.checkpoint)
+
+    def advance(self) -> dict[str, float | list[float]]:
+        """One step; what it saw."""
+        plan, rng = self.plan, np.random.default_rng((self.plan.seed, self.step))
+        batch = self.shards.load(self.shards.pick(plan.sequences, rng))
+        generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + self.step)
+        score = self.loss(self.model, batch, generator, None)
+        score.loss.backward()
+        self.optimizer.step(plan.scale(self.step))
+        decay = min(plan.ema, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                mean.lerp_(now, 1 - decay)
+        self.step += 1
+        self.seen += int(batch.lengths.sum())
+        return {"loss": score.loss.item(), "hits": [h / max(n, 1) for h, n in zip(score.hits, score.rows, strict=True)]}
+
+    @torch.no_grad()
+    def validate(self, conversations: int = 32) -> list[float]:
+        """Agreement of first choices per depth on the validation shard, everything before being right."""
+        names = self.shards.validation[:conversations]
+        hits, rows = None, None
+        for i in range(0, len(names), 8):
+            generator = torch.Generator().manual_seed(0)
+            score = self.loss(self.average, self.shards.load(names[i : i + 8]), generator, 0.5)
+            hits = [a + b for a, b in zip(hits or [0.0] * 9, score.hits, strict=False)]
+            rows = [a + b for a, b in zip(rows or [0.0] * 9, score.rows, strict=False)]
+        return [h / max(n, 1) for h, n in zip(hits or [], rows or [], strict=True)]
+
+    def run(self, validate_every: int = 50) -> None:
+        """Go on to the plan's last step."""
+        saved = time.monotonic()
+        bar = tqdm(total=self.plan.steps, initial=self.step, desc=self.plan.drafter, mininterval=5)
+        if self.step == 0:
+            self._log({"step": 0, "validation": self.validate()})
+        while self.step < self.plan.steps:
+            cpu = time.process_time()
+            record = self.advance()
+            self.cpu_s += time.process_time() - cpu
+            bar.update()
+            bar.set_postfix(loss=f"{record['loss']:.3f}", hits=" ".join(f"{h:.2f}" for h in record["hits"]))
+            last = self.step == self.plan.steps
+            if self.step % validate_every == 0 or last:
+                record["validation"] = self.validate()
+            self._log({"step": self.step, "tokens": self.seen, "cpu_s": round(self.cpu_s), **record})
+            if last or time.monotonic() - saved > CHECKPOINT_S:
+                self.save()
+                self.shards.refresh()
+                saved = time.monotonic()
+        bar.close()
+
+    def _log(self, record: dict) -> None:
+        rounded = {k: [round(x, 4) for x in v] if isinstance(v, list) else v for k, v in record.items()}
+        with (self.folder / "log.jsonl").open("a") as file:
+            file.write(json.dumps(rounded) + "\n")
