@@ -7,6 +7,7 @@ are closer to the truth than the times themselves.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, replace
 
@@ -224,6 +225,26 @@ def break_even_batch(hardware: Hardware, k: int, tokens_per_pass: float, weight_
     return spare_batch(hardware, k, weight_bytes) * tokens_per_pass if tokens_per_pass < k + 1 else math.inf
 
 
+def losing_batch(
+    shape: Shape,
+    hardware: Hardware,
+    tokens_per_pass: float,
+    new_tokens: float,
+    context: float = 0,
+    most: int = 4096,
+    **dtypes: float,
+) -> int | None:
+    """The smallest batch up to ``most`` at which a pass costs more plain passes than the tokens it puts out.
+
+    ``None`` when there is none: KV reads, to which drafts add nothing, outweigh everything else at a long context.
+    """
+    batches = range(1, most + 1)  # the ratio never falls with the batch
+    found = bisect.bisect_right(
+        batches, tokens_per_pass, key=lambda batch: cost_ratio(shape, hardware, batch, new_tokens, context, **dtypes)
+    )
+    return batches[found] if found < most else None
+
+
 def max_batch(
     shape: Shape,
     hardware: Hardware,
@@ -237,3 +258,12 @@ def max_batch(
     if left < 0:
         return 0
     return None if context == 0 else int(left / (context * shape.kv_bytes_per_token(kv_bytes)))
+
+
+@step
+@dataclass(frozen=True)
+class Priced:
+    """What the priced figures of a run stand for: ``shape`` served on ``hardware``."""
+
+    shape: Shape
+    hardware: Hardware

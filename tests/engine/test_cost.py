@@ -15,6 +15,7 @@ from playground.engine.cost import (
     break_even_batch,
     cost_ratio,
     expected_tokens,
+    losing_batch,
     max_batch,
     pass_time,
     spare_batch,
@@ -75,6 +76,18 @@ def test_spare_compute_and_break_even():
 def test_break_even_is_where_the_speedup_is_one():
     tokens = expected_tokens(0.8, 4)
     assert speedup(L70, H100, break_even_batch(H100, 4, tokens), 4, tokens) == pytest.approx(1, abs=1e-9)
+
+
+def test_losing_batch_is_the_first_that_loses():
+    pod = tensor_parallel(H100, 8)
+    tokens = expected_tokens(0.8, 4)
+    first = losing_batch(L70, pod, tokens, 5, 1024)
+    ratios = [cost_ratio(L70, pod, batch, 5, 1024) for batch in (first - 1, first)]
+    assert ratios[0] <= tokens < ratios[1]
+    assert losing_batch(L70, pod, tokens, 5) == math.floor(break_even_batch(pod, 4, tokens)) + 1
+    assert losing_batch(L70, pod, 5, 5) is None
+    assert losing_batch(L70, pod, 1.5, 2, 131_072) is None  # bound by KV at every batch
+    assert losing_batch(L70, pod, 0.9, 5, 1024) == 1
 
 
 @pytest.mark.parametrize(("batch", "ratio"), [(1, 1.0), (32, 1.0), (64, 1.72), (128, 3.04)])
@@ -143,7 +156,9 @@ def test_more_never_costs_less(shape, chip, batch, new_tokens, context):
     assert pass_time(shape, chip, batch, new_tokens + 1, context).total_s >= time
     assert pass_time(shape, chip, batch, new_tokens, context + 1).total_s >= time
     assert pass_time(shape, tensor_parallel(chip, 2), batch, new_tokens, context).total_s == pytest.approx(time / 2)
-    assert 1 <= cost_ratio(shape, chip, batch, new_tokens, context) <= new_tokens + 1e-9
+    ratio = cost_ratio(shape, chip, batch, new_tokens, context)
+    assert 1 <= ratio <= new_tokens + 1e-9
+    assert cost_ratio(shape, chip, batch + 1, new_tokens, context) >= ratio - 1e-9
 
 
 @given(shapes, chips, st.integers(1, 4096), st.integers(0, 131_072))
