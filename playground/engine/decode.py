@@ -12,13 +12,14 @@ from torch import Tensor
 from playground.engine.drafters import Drafter, NoDrafter
 from playground.engine.length import Length, room
 from playground.engine.model import Session
-from playground.engine.sampling import Coin, Context, Knob, apply, softmax
+from playground.engine.sampling import Coin, Context, Knob, apply, has_nan, softmax
 from playground.engine.stop import Stop
 from playground.engine.trace import Candidate, Node, Output, Pass, Row
 from playground.engine.tree import ROOT, Draft
 from playground.engine.verify import Rule, Verdict
 
 NUM_SHOWN = 10  # likeliest tokens that a step keeps per row
+NAN_NOTE = "The target put out NaN for some tokens; they count as impossible."
 
 
 def speculate(
@@ -34,8 +35,8 @@ def speculate(
 ) -> Iterator[Pass]:
     """Decode after the target's committed tokens, one ``Pass`` per target pass, until a stop rule or the limit.
 
-    ``rule`` judges the draft, ``length`` says how many tokens to draft, ``knobs`` shape the target's law. Plain decoding
-    is the drafter that proposes nothing. A drafter that fails is dropped with a note; the run goes on without drafts.
+    ``rule`` judges the draft, ``length`` says how many levels to draft, ``knobs`` shape the target's law. Plain
+    decoding is the drafter that proposes nothing. A drafter that fails is dropped with a note, and the run goes on.
     Raises ``ValueError`` when the prompt leaves no room for a token.
     """
     num_prompt = len(target.tokens)
@@ -47,14 +48,8 @@ def speculate(
         began = time.perf_counter()
         start = len(target.tokens)
         context = Context(tuple(target.tokens), num_prompt)
-        remaining = min(max_new_tokens - (start - num_prompt), target.max_tokens - start)
-        k = room(length.k, remaining, target.max_tokens - start)
-        note = None
-        try:
-            draft = drafter.propose(context, k, coin, hidden) if k else Draft()
-        except Exception as error:  # whatever a drafter does, the target can go on alone
-            note = f"The drafter failed ({error}); the run goes on without drafts."
-            drafter, draft = NoDrafter(), Draft()
+        k = room(length.k, max_new_tokens - (start - num_prompt), target.max_tokens - start)
+        drafter, draft, note = _propose(drafter, context, k, coin, hidden)
         drafted = time.perf_counter()
 
         pending = start - target.num_kv_rows
@@ -63,25 +58,26 @@ def speculate(
             torch.cuda.synchronize(scores.logits.device)
         scored = time.perf_counter()
 
-        logits = apply(knobs, scores.logits, _contexts(knobs, context, draft))
+        raw = apply((), scores.logits)
+        logits = apply(knobs, raw, _contexts(knobs, context, draft)) if knobs else raw
         p = softmax(logits)
         verdict = rule(draft, p, coin, start)
         new = [*(draft.tokens[i] for i in verdict.path), verdict.token]
         kept, finish = stop.cut(context.tokens[num_prompt:], new, max_new_tokens)
         if finish is None and start + kept >= target.max_tokens:
             finish = "context"
-        if scores.hidden is not None:  # rows of the tokens that now have KV
-            rows = [*range(pending), *(pending + i for i in verdict.path[: kept - 1])]
-            hidden = scores.hidden[rows]
-        target_kv = target.commit(verdict.path[: kept - 1], new[kept - 1])
+        path = verdict.path[: kept - 1]  # the newest token never keeps a row
+        if scores.hidden is not None:
+            hidden = scores.hidden[[*range(pending), *(pending + i for i in path)]]  # of the tokens that now have KV
+        target_kv = target.commit(path, new[kept - 1])
         drafter_kv = drafter.sync(target.tokens)
-        length = length.after(len(draft), len(verdict.path))
+        length = length.after(max(draft.depths, default=0), len(verdict.path))
 
         step = Pass(
             start=start,
             nodes=_nodes(draft, p, verdict),
             rows=_rows(draft, p, logits, verdict),
-            outputs=_outputs(draft, p, scores.logits, verdict)[:kept],
+            outputs=_outputs(draft, p, raw if knobs else None, verdict)[:kept],
             emit_coin=verdict.emit_coin,
             num_verified=len(verdict.path),
             discarded=len(new) - kept,
@@ -92,11 +88,26 @@ def speculate(
             verify_ms=1e3 * (scored - drafted),
             other_ms=0.0,
             finish=finish,
-            note=note,
+            note=" ".join(filter(None, [note, NAN_NOTE if has_nan(scores.logits) else None])) or None,
         )
         step = replace(step, other_ms=1e3 * (time.perf_counter() - scored))
         clock = step.ended_ms
         yield step
+
+
+def _propose(
+    drafter: Drafter, context: Context, k: int, coin: Coin, hidden: Tensor | None
+) -> tuple[Drafter, Draft, str | None]:
+    """The draft, and who drafts from now on: whatever a drafter does, the target can go on alone, with a note."""
+    if k == 0:
+        return drafter, Draft(), None
+    try:
+        draft = drafter.propose(context, k, coin, hidden)
+        if max(draft.depths, default=0) > k:
+            raise ValueError(f"it drafted {max(draft.depths)} levels where {k} fit")
+        return drafter, draft, None
+    except Exception as error:
+        return NoDrafter(), Draft(), f"The drafter failed ({error}); the run goes on without drafts."
 
 
 def race(lanes: Mapping[str, Iterator[Pass]]) -> Iterator[tuple[str, Pass]]:
@@ -144,28 +155,30 @@ def _nodes(draft: Draft, p: Tensor, verdict: Verdict) -> tuple[Node, ...]:
 
 
 def _rows(draft: Draft, p: Tensor, logits: Tensor, verdict: Verdict) -> tuple[Row, ...]:
-    top = p.topk(min(NUM_SHOWN, p.shape[-1]), dim=-1).indices
-    best = logits.topk(min(2, logits.shape[-1]), dim=-1).values.tolist()
+    """What the picture shows of each row: the likeliest tokens of p and of q, the drafted ones, and the one put out."""
+    tops = logits.topk(min(NUM_SHOWN, logits.shape[-1]), dim=-1)
+    best = p.argmax(-1).tolist()
     last = verdict.path[-1] if verdict.path else ROOT
     rows = []
-    for row in range(len(p)):
+    for row, (values, top) in enumerate(zip(tops.values.tolist(), tops.indices.tolist(), strict=True)):
         children = draft.children(row - 1)
         q = draft.q[children[0]] if children and draft.q is not None else None
         left = verdict.law if row == last + 1 and verdict.is_recovered else None
-        shown = dict.fromkeys([*top[row].tolist(), *(draft.tokens[c] for c in children)])
+        shown = [token for token, value in zip(top, values, strict=True) if value > -torch.inf]
+        shown += [draft.tokens[child] for child in children]
         if q is not None:
-            shown |= dict.fromkeys(q.topk(min(NUM_SHOWN, len(q))).indices.tolist())
+            values_q, top_q = q.topk(min(NUM_SHOWN, len(q)))
+            shown += [token for token, value in zip(top_q.tolist(), values_q.tolist(), strict=True) if value > 0]
         if row == last + 1:
-            shown[verdict.token] = None
-        ids = list(shown)
+            shown.append(verdict.token)
+        ids = list(dict.fromkeys([best[row], *shown]))
         ps = p[row, ids].tolist()
         qs = q[ids].tolist() if q is not None else [None] * len(ids)
         rs = left[ids].tolist() if left is not None else [None] * len(ids)
-        two = best[row]
         rows.append(
             Row(
-                argmax=int(p[row].argmax()),
-                margin=two[0] - two[1] if len(two) == 2 and two[1] > -torch.inf else None,
+                argmax=best[row],
+                margin=values[0] - values[1] if len(values) > 1 and values[1] > -torch.inf else None,
                 top=tuple(map(Candidate, ids, ps, qs, rs)),
                 tail_p=max(0.0, 1.0 - sum(ps)),
                 tail_q=max(0.0, 1.0 - sum(qs)) if q is not None else None,
@@ -174,13 +187,12 @@ def _rows(draft: Draft, p: Tensor, logits: Tensor, verdict: Verdict) -> tuple[Ro
     return tuple(rows)
 
 
-def _outputs(draft: Draft, p: Tensor, raw: Tensor, verdict: Verdict) -> tuple[Output, ...]:
+def _outputs(draft: Draft, p: Tensor, raw: Tensor | None, verdict: Verdict) -> tuple[Output, ...]:
+    """The tokens put out; ``raw`` are the logits before the knobs, ``None`` where there were no knobs."""
     rows = [0, *(i + 1 for i in verdict.path)]
     tokens = [*(draft.tokens[i] for i in verdict.path), verdict.token]
     last = "recovered" if verdict.is_recovered else "bonus" if verdict.path else "plain"
     kinds = ["accepted"] * len(verdict.path) + [last]
-    logprobs = raw[rows].double().log_softmax(-1)
-    return tuple(
-        Output(token, kind, float(p[row, token]), float(logprobs[i, token]))
-        for i, (row, token, kind) in enumerate(zip(rows, tokens, kinds, strict=True))
-    )
+    ps = p[rows, tokens]
+    logprobs = ps.log() if raw is None else raw[rows, tokens] - raw[rows].logsumexp(-1)
+    return tuple(map(Output, tokens, kinds, ps.tolist(), logprobs.tolist()))

@@ -59,6 +59,13 @@ class Knob(Protocol):
     def __call__(self, logits: Tensor, contexts: Sequence[Context] | None) -> Tensor: ...
 
 
+def _keep(logits: Tensor, ranking: Tensor, cut: Tensor, count: Tensor | int) -> Tensor:
+    """``logits`` of the ``count`` tokens that rank highest; ``cut`` is the last one's rank (ties: lowest id)."""
+    above, ties = ranking > cut, ranking == cut
+    room = count - above.sum(-1, keepdim=True)
+    return logits.masked_fill(~(above | (ties & (ties.cumsum(-1) <= room))), -torch.inf)
+
+
 @dataclass(frozen=True)
 class Temperature:
     """Divides by ``value``; below 1e-5 all but the likeliest token goes (ties: lowest id), without a division."""
@@ -91,10 +98,7 @@ class TopK:
     def __call__(self, logits: Tensor, contexts: Sequence[Context] | None = None) -> Tensor:
         if self.k <= 0 or self.k >= logits.shape[-1]:
             return logits
-        cut = logits.topk(self.k, dim=-1).values[..., -1:]  # [n, 1]
-        above, ties = logits > cut, logits == cut
-        room = self.k - above.sum(-1, keepdim=True)
-        return logits.masked_fill(~(above | (ties & (ties.cumsum(-1) <= room))), -torch.inf)
+        return _keep(logits, logits, logits.topk(self.k, dim=-1).values[..., -1:], self.k)
 
 
 @dataclass(frozen=True)
@@ -114,11 +118,14 @@ class TopP:
     def __call__(self, logits: Tensor, contexts: Sequence[Context] | None = None) -> Tensor:
         if self.p >= 1:
             return logits
-        law, order = softmax(logits).sort(dim=-1, descending=True, stable=True)
-        before = law.cumsum(-1) - law  # mass of the tokens ahead of this one
-        keep = before < self.p - 1e-12  # an exact hit adds nothing
-        keep[..., 0] = True
-        return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, order, keep), -torch.inf)
+        law = softmax(logits)
+        for size in (256, 4096, law.shape[-1]):  # a full sort is slow, and seldom needed
+            ranked = law.topk(min(size, law.shape[-1]), dim=-1).values  # [n, size], likeliest first
+            if (ranked.sum(-1) >= self.p).all():
+                break
+        before = ranked.cumsum(-1) - ranked  # mass of the tokens ahead of this one
+        count = (before < self.p - 1e-12).sum(-1, keepdim=True).clamp(min=1)  # [n, 1]; an exact hit adds nothing
+        return _keep(logits, law, ranked.gather(-1, count - 1), count)
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,7 @@ class MinP:
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Every token seen so far, prompt included: a positive logit is divided by ``penalty``, a negative one multiplied."""
+    """Every token seen so far, prompt included: a logit above 0 is divided by ``penalty``, one below multiplied."""
 
     penalty: float
     reads_context = True
@@ -175,8 +182,21 @@ class CountPenalty:
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Probabilities in double precision, the maximum subtracted first."""
-    return torch.softmax(logits.double(), -1)
+    """Probabilities in double precision, the maximum subtracted first.
+
+    The largest logit has the largest probability, also where rounding would make a smaller one its equal.
+    """
+    law = torch.softmax(logits.double(), -1)
+    best, first = logits.argmax(-1, keepdim=True), law.argmax(-1, keepdim=True)
+    if torch.equal(best, first):
+        return law
+    above = torch.nextafter(law.gather(-1, first), law.new_tensor(torch.inf))
+    return torch.where(best == first, law, law.scatter(-1, best, above))
+
+
+def has_nan(logits: Tensor) -> bool:
+    """Whether any logit is NaN: a maximum is NaN when anything below it is."""
+    return bool(logits.amax().isnan())
 
 
 def apply(knobs: Sequence[Knob], logits: Tensor, contexts: Sequence[Context] | None = None) -> Tensor:
@@ -185,7 +205,8 @@ def apply(knobs: Sequence[Knob], logits: Tensor, contexts: Sequence[Context] | N
     A NaN counts as -inf. Raises ``ValueError`` where a row is +inf somewhere or has nothing left to sample.
     """
     logits = logits.double()
-    logits = logits.masked_fill(logits.isnan(), -torch.inf)
+    if has_nan(logits):
+        logits = logits.masked_fill(logits.isnan(), -torch.inf)
     for knob in knobs:
         logits = knob(logits, contexts)
     best = logits.amax(-1)

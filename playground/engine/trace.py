@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 FORMAT = "decoding-playground-trace/1"
+STATES = ("accepted", "rejected", "unjudged", "blocked")  # of a drafted token
+KINDS = ("accepted", "recovered", "bonus", "plain")  # of an output token
 _STEP_TYPES: dict[str, type] = {}
 T = TypeVar("T")
 
@@ -50,7 +54,7 @@ class Candidate:
 class Row:
     """The target's law after one position: the likeliest tokens, the mass of all others, and the top-2 margin.
 
-    ``margin`` is the gap between the two largest logits after the knobs (nats); ``None`` with fewer than two tokens left.
+    ``margin`` is the gap between the two largest logits after the knobs (nats); ``None`` with fewer than two left.
     """
 
     argmax: int
@@ -62,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Node:
-    """One drafted token and what became of it: ``accepted``, ``rejected``, ``unjudged`` or ``blocked`` (by a grammar).
+    """One drafted token and what became of it, one of ``STATES``; ``blocked`` is a grammar's doing.
 
     ``q`` is ``None`` for a token chosen without chance; ``coin`` is ``None`` where none was needed.
     """
@@ -78,7 +82,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Output:
-    """One output token: ``accepted``, ``recovered``, ``bonus`` or ``plain``; ``logprob`` is the raw model's (nats)."""
+    """One output token, of one of ``KINDS``; ``logprob`` is the raw model's, before the knobs (nats)."""
 
     token: int
     kind: str
@@ -111,6 +115,20 @@ class Pass:
     other_ms: float
     finish: str | None = None
     note: str | None = None
+
+    def check(self) -> None:
+        """Raises ``ValueError`` where nodes, rows and outputs do not fit together: every picture relies on that."""
+        if len(self.rows) != len(self.nodes) + 1 or not 1 <= len(self.outputs) <= len(self.rows):
+            counts = f"{len(self.nodes)} drafted tokens, {len(self.rows)} rows, {len(self.outputs)} output tokens"
+            raise ValueError(f"a pass has {counts}")
+        for i, node in enumerate(self.nodes):
+            if not -1 <= node.parent < i or node.depth != (1 if node.parent < 0 else self.nodes[node.parent].depth + 1):
+                raise ValueError(f"node {i} has parent {node.parent} and depth {node.depth}")
+            if node.state not in STATES:
+                raise ValueError(f"node {i} is in the unknown state {node.state[:40]!r}")
+        for output in self.outputs:
+            if output.kind not in KINDS:
+                raise ValueError(f"an output token is of the unknown kind {output.kind[:40]!r}")
 
     @property
     def num_accepted(self) -> int:
@@ -162,37 +180,65 @@ class Trace:
         return replace(self, lanes=lanes, texts={**self.texts, **(texts or {})})
 
     def to_json(self) -> str:
-        """One JSON object; raises ``ValueError`` for NaN or infinity."""
-        lanes = [
-            {"name": lane.name, "prompt": lane.prompt, "steps": [{"step": type(s).__name__, **asdict(s)} for s in lane.steps]}
-            for lane in self.lanes
-        ]
-        data = {"format": FORMAT, "lanes": lanes, "texts": {str(k): v for k, v in self.texts.items()}}
-        return json.dumps({**data, "provenance": dict(self.provenance)}, ensure_ascii=False, allow_nan=False)
+        """One JSON object in plain ASCII; raises ``ValueError`` for NaN or infinity."""
+        data = {
+            "format": FORMAT,
+            "lanes": [_write_lane(lane) for lane in self.lanes],
+            "texts": {str(k): v for k, v in self.texts.items()},
+            "provenance": dict(self.provenance),
+        }
+        return json.dumps(data, allow_nan=False)
 
     @staticmethod
     def from_json(text: str) -> Trace:
         """The trace that ``to_json`` wrote; raises ``ValueError`` with one sentence for anything else."""
         try:
-            data = json.loads(text)
+            data = json.loads(text, parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"This file is not JSON: {error}.") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"This file is not a trace of this app: it must carry the format {FORMAT!r}.")
         try:
-            lanes = tuple(
-                Lane(str(lane["name"]), tuple(int(t) for t in lane["prompt"]), tuple(_read_step(s) for s in lane["steps"]))
-                for lane in data["lanes"]
-            )
+            lanes = tuple(_read_lane(lane) for lane in data["lanes"])
             texts = {int(k): str(v) for k, v in data["texts"].items()}
             return Trace(lanes, texts, dict(data["provenance"]))
-        except (KeyError, TypeError, AttributeError, ValueError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"This trace is damaged: {reason}.") from None
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"This trace is damaged: {_reason(error)}.") from None
+
+
+_adapter = cache(TypeAdapter)
+
+
+def _write_lane(lane: Lane) -> dict[str, Any]:
+    steps = [{"step": type(s).__name__, **_adapter(type(s)).dump_python(s, warnings=False)} for s in lane.steps]
+    return {"name": lane.name, "prompt": lane.prompt, "steps": steps}
+
+
+def _read_lane(data: dict[str, Any]) -> Lane:
+    prompt = _adapter(tuple[int, ...]).validate_python(data["prompt"])
+    return Lane(str(data["name"]), prompt, tuple(_read_step(item) for item in data["steps"]))
 
 
 def _read_step(data: dict[str, Any]) -> Any:
     name = data["step"]
     if name not in _STEP_TYPES:
-        raise ValueError(f"unknown kind of step {name!r}")
-    return TypeAdapter(_STEP_TYPES[name]).validate_python({k: v for k, v in data.items() if k != "step"})
+        raise ValueError(f"unknown kind of step {str(name)[:40]!r}")
+    read = _adapter(_STEP_TYPES[name]).validate_python({k: v for k, v in data.items() if k != "step"})
+    if isinstance(read, Pass):
+        read.check()
+    return read
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
+
+
+def _reason(error: Exception) -> str:
+    """One clause that says what is wrong and where."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]

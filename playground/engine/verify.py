@@ -49,7 +49,7 @@ def verify_greedy(draft: Draft, p: Tensor, coin: Coin, start: int) -> Verdict:
     depth = torch.tensor(draft.depths) * stands
     last = int(depth.argmax()) if stands.any() else ROOT
     judged = [i for i, parent in enumerate(draft.parents) if parent == ROOT or stands[parent]]
-    return Verdict(draft.path(last), int(choice[last + 1]), last + 1 in parents + 1, dict.fromkeys(judged))
+    return Verdict(draft.path(last), int(choice[last + 1]), last in draft.parents, dict.fromkeys(judged))
 
 
 def verify_sampling(draft: Draft, p: Tensor, coin: Coin, start: int) -> Verdict:
