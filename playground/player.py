@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -41,16 +42,18 @@ class Player(gr.HTML):
     returns the trace as JSON, or ``None`` when the run is gone. The event ``upload`` carries the text of a saved run.
     """
 
-    def __init__(self, invite: str, save: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, value: str = "", *, invite: str = "", save: Callable[[str], str | None] | None = None, **options: Any
+    ) -> None:
         super().__init__(
-            "",
+            value,
             html_template=TEMPLATE,
             js_on_load=JS,
             apply_default_css=False,
-            server_functions=[save],
-            elem_id="player",
+            server_functions=[save] if save else None,
             invite=invite,
-            save_name=save.__name__,
+            save_name=save.__name__ if save else "",
+            **options,
         )
 
     def get_block_name(self) -> str:

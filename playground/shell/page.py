@@ -64,7 +64,7 @@ class LabPage:
     def _build_results(self) -> None:
         self.alert = block(blocks.alert(), elem_id="alert")
         self.figures = block("", elem_id="figures")
-        self.player = Player(f"Press Run. The question: {self.lab.question}", save_run)
+        self.player = Player(invite=f"Press Run. The question: {self.lab.question}", save=save_run, elem_id="player")
         self.charts = []
         for chart in self.lab.charts:
             self.charts.append(gr.Plot(label=chart.title, visible=False))
@@ -124,7 +124,7 @@ class LabPage:
         name = preset if preset in self.lab.presets else ""
         return self.fill(read_request(self.lab, {}, name))
 
-    def on_run(self, preset: str, *values: Any, request: gr.Request) -> Iterator[Updates]:
+    def on_run(self, request: gr.Request, preset: str, *values: Any) -> Iterator[Updates]:
         """Run the lab and stream its frames. The last result stays where it is until the first new frame."""
         try:
             asked = read_request(self.lab, self.controls.named(values), preset if preset in self.lab.presets else "")
