@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from playground.engine.cost import Hardware, Shape
 from playground.engine.drafters import Drafter
 from playground.engine.model import LanguageModel
+from playground.engine.progress import Progress
 from playground.engine.trace import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,14 +29,6 @@ MAX_TEXT = 8_000  # characters of one text parameter
 
 class BadInput(ValueError):
     """What the user asked for cannot be done; the message is one sentence that says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Work under way before the next step; ``fraction`` in [0, 1], or ``None`` when nobody knows."""
-
-    text: str
-    fraction: float | None = None
 
 
 Update = Trace | Progress

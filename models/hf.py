@@ -1,0 +1,266 @@
+"""Any causal language model of transformers as a target or a draft model: sessions on it, and its tokenizer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from models.kv import RowCache
+from models.tokens import TokenTable, differing_token, same_tokens
+from playground.engine.model import Scores
+from playground.engine.trace import KVRows
+from playground.engine.tree import Draft
+
+
+class Unsuitable(ValueError):
+    """This model cannot score draft trees or give rows back; the message says why."""
+
+
+class HFSession:
+    """One sequence on one ``HFModel``."""
+
+    def __init__(self, model: HFModel, tokens: Sequence[int], taps: Sequence[int] = ()) -> None:
+        if not tokens:
+            raise ValueError("The prompt is empty: there is no token to continue from.")
+        self.model, self.tokens, self.taps = model, list(tokens), tuple(taps)
+        self.cache, self.draft = model.new_cache(), Draft()
+
+    @property
+    def num_kv_rows(self) -> int:
+        return self.cache.num_rows - len(self.draft)
+
+    @property
+    def max_tokens(self) -> int:
+        return self.model.max_tokens
+
+    @torch.inference_mode()
+    def score(self, draft: Draft) -> Scores:
+        """Feed the pending tokens and the draft in one pass. After an exception the cache starts anew."""
+        self._drop_draft()
+        past = self.num_kv_rows
+        before = self._fed = past
+        if len(self.tokens) + max(draft.depths, default=0) > self.max_tokens:
+            raise ValueError(f"{self.model.name} reads at most {self.max_tokens:,} tokens.")
+        try:
+            scores = self.model.forward(self.tokens[past:], draft, self.cache, self.taps)
+        except BaseException:
+            self.cache = self.model.new_cache()
+            raise
+        self.draft, self._fed = draft, before
+        return scores
+
+    @torch.inference_mode()
+    def commit(self, path: Sequence[int], token: int) -> KVRows:
+        draft, before, base = self.draft, self._fed, self.num_kv_rows
+        written = self.cache.num_rows - before
+        self.cache.keep(base, path)
+        self.draft = Draft()
+        self.tokens += [*(draft.tokens[i] for i in path), token]
+        kept = self.cache.num_rows - before
+        return KVRows(before, written, kept, written - kept)
+
+    def sync(self, tokens: Sequence[int]) -> KVRows:
+        self._drop_draft()
+        before = self.num_kv_rows
+        most = min(before, len(self.tokens), len(tokens) - 1)
+        same = next((i for i in range(most) if self.tokens[i] != tokens[i]), most)
+        self.cache.keep(same, ())
+        self.tokens = list(tokens)
+        return KVRows(before, 0, 0, before - same, missing=len(tokens) - 1 - same)
+
+    @torch.inference_mode()
+    def fork(self) -> HFSession:
+        twin = copy.copy(self)
+        twin.tokens, twin.cache = list(self.tokens), self.cache.copy()
+        return twin
+
+    def _drop_draft(self) -> None:
+        if self.draft:
+            self.cache.keep(self.num_kv_rows, ())
+            self.draft = Draft()
+
+
+class HFModel:
+    """A transformers model with its tokenizer. Raises ``Unsuitable`` when its cache cannot be cropped or a tree fails."""
+
+    def __init__(self, name: str, model: Any, tokenizer: Any, source: str = "", table: TokenTable | None = None) -> None:
+        self.name, self.model, self.tokenizer, self.source = name, model.eval(), tokenizer, source or name
+        self.config = model.config.get_text_config(decoder=True)
+        self.windows = layer_windows(self.config)
+        self.table = table or TokenTable(tokenizer)
+        self.num_tokens = self.table.size
+        self.device, self.dtype = next(model.parameters()).device, next(model.parameters()).dtype
+        self.vocab_size = model.get_output_embeddings().weight.shape[0]
+        self.max_tokens = context_length(self.config, tokenizer)
+        self.eos_ids = all_eos_ids(model, tokenizer)
+
+    # --- Text ---
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def chat(self, text: str) -> list[int]:
+        if not getattr(self.tokenizer, "chat_template", None):
+            return self.encode(text)
+        messages = [{"role": "user", "content": text}]
+        return self.encode(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.table.decode(tokens)
+
+    def texts(self, tokens: Sequence[int]) -> Mapping[int, str]:
+        return {token: self.table.text(token) for token in tokens}
+
+    def provenance(self) -> Mapping[str, str | int | float | None]:
+        return {
+            "target": self.name,
+            "source": self.source,
+            "dtype": self.dtype_name,
+            "device": str(self.device),
+            "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
+            "torch": torch.__version__,
+        }
+
+    # --- Passes ---
+
+    def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> HFSession:
+        return HFSession(self, tokens, taps)
+
+    def new_cache(self) -> RowCache:
+        return RowCache(len(self.windows))
+
+    def forward(self, pending: Sequence[int], draft: Draft, cache: RowCache, taps: Sequence[int] = ()) -> Scores:
+        """One pass over ``pending`` tokens and the ``draft`` below the last of them; writes their rows into ``cache``."""
+        past = cache.num_rows
+        first = past + len(pending) - 1  # position of the token that the draft hangs from
+        positions = [*range(past, past + len(pending)), *(first + depth for depth in draft.depths)]
+        out = self.model(
+            input_ids=torch.tensor([[*pending, *draft.tokens]], device=self.device),
+            position_ids=torch.tensor([positions], device=self.device),
+            attention_mask=self._masks(past, positions, draft),
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=1 + len(draft),
+            output_hidden_states=bool(taps),
+        )
+        logits = fit(out.logits[0], self.vocab_size)  # [n + 1, vocab]
+        logits[:, self.num_tokens :] = -torch.inf  # padding of the vocabulary is never sampled
+        hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1) if taps else None  # [rows, taps, dim]
+        return Scores(logits, hidden)
+
+    def _masks(self, past: int, positions: Sequence[int], draft: Draft) -> Any:
+        """Which rows each new row sees: all committed ones up to itself, and in the draft its own ancestors.
+
+        ``None`` where plain causal attention says the same. A model with layers of several kinds gets a mask for each.
+        """
+        kinds = dict.fromkeys(self.windows)
+        fed = len(positions)
+        if list(kinds) == [None] and (fed == 1 or (past == 0 and not draft)):
+            return None
+        sees = torch.ones(fed, past + fed, dtype=torch.bool).tril(past)
+        if draft:
+            sees[fed - len(draft) :, past + fed - len(draft) :] = draft.mask
+        at = torch.tensor([*range(past), *positions])
+        masks = {}
+        for window in kinds:
+            near = sees if window is None else sees & (at > at[past:, None] - window)
+            masks["full_attention" if window is None else "sliding_attention"] = self._ready(near)
+        return masks if hasattr(self.config, "layer_types") and len(masks) > 1 else next(iter(masks.values()))
+
+    def _ready(self, sees: Tensor) -> Tensor:
+        """``[1, 1, rows fed, rows]`` as this model's attention reads it: bool for sdpa, added to the scores otherwise."""
+        sees = sees[None, None].to(self.device)
+        if self.model.config._attn_implementation == "sdpa":
+            return sees
+        return torch.zeros_like(sees, dtype=self.dtype).masked_fill(~sees, torch.finfo(self.dtype).min)
+
+    # --- Parts and relatives ---
+
+    @property
+    def dtype_name(self) -> str:
+        name = str(self.dtype).removeprefix("torch.")
+        return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(name, name)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.windows)
+
+    def layer_skip(self, num_layers: int) -> HFModel:
+        """This model's first layers with its final norm and head, as a model of its own on the same weights.
+
+        Raises ``ValueError`` for a number outside 1 ... layers - 1.
+        """
+        if not 1 <= num_layers < self.num_layers:
+            raise ValueError(f"draft_layers must lie between 1 and {self.num_layers - 1} for {self.name}, not {num_layers}.")
+        model, base = _shallow(self.model), _shallow(self.model.base_model)
+        path = next(name for name, part in base._modules.items() if isinstance(part, nn.ModuleList) and len(part) == self.num_layers)
+        base._modules[path] = base._modules[path][:num_layers]
+        base.config = model.config = copy.copy(self.model.config)
+        base.config.num_hidden_layers = num_layers
+        model._modules[self.model.base_model_prefix] = base
+        twin = copy.copy(self)
+        twin.name, twin.model, twin.windows = f"{self.name}, first {num_layers} layers", model, self.windows[:num_layers]
+        return twin
+
+    def as_draft_of(self, target: HFModel) -> HFModel:
+        """This model with logits as wide as the target's, none for an id that the target does not know.
+
+        Raises ``ValueError`` when the two tokenizers mean different text by the same id.
+        """
+        if not same_tokens(self.table, target.table):
+            at = differing_token(self.table, target.table)
+            where = "too few ids are shared" if at is None else (
+                f"id {at} is {target.table.text(at)!r} there and {self.table.text(at)!r} here"
+            )
+            raise ValueError(f"{self.name} cannot draft for {target.name}: their tokenizers differ ({where}).")
+        twin = copy.copy(self)
+        twin.vocab_size, twin.num_tokens = target.vocab_size, min(self.num_tokens, target.num_tokens)
+        return twin
+
+
+def fit(logits: Tensor, width: int) -> Tensor:
+    """``logits`` ``[n, vocab]`` cut or padded with -inf to ``[n, width]``."""
+    return nn.functional.pad(logits, (0, width - logits.shape[-1]), value=-torch.inf)
+
+
+def _shallow(module: nn.Module) -> Any:
+    """A module with the same parts, whose parts can be replaced without touching the original."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
+
+
+def layer_windows(config: Any) -> tuple[int | None, ...]:
+    """For each layer how many rows back it sees, ``None`` for all. Read off the cache that transformers itself would use.
+
+    Raises ``Unsuitable`` for layers that keep something else than rows of keys and values.
+    """
+    windows: list[int | None] = []
+    for i, layer in enumerate(DynamicCache(config=config).layers):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+            raise Unsuitable(
+                f"Layer {i + 1} of this {config.model_type} model keeps a state ({type(layer).__name__}) from which "
+                "rejected tokens cannot be taken back; choose a model with attention in every layer."
+            )
+        windows.append(layer.sliding_window if layer.is_sliding else None)
+    return tuple(windows)
+
+
+def context_length(config: Any, tokenizer: Any) -> int:
+    """The most tokens a sequence may have."""
+    known = (getattr(config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None))
+    return min((n for n in known if n and n < 10**9), default=2048)
+
+
+def all_eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that ends a reply, wherever it is written down."""
+    found: set[int] = set()
+    for place in (model.generation_config, model.config, tokenizer):
+        ids = getattr(place, "eos_token_id", None)
+        found |= set(ids if isinstance(ids, (list, tuple)) else [] if ids is None else [ids])
+    return frozenset(found)

