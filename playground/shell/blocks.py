@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
 
 from playground.lab import GROUPS, Figure, Lab, Preset, Question
 
@@ -89,6 +92,14 @@ def sources(entries: Sequence[tuple[str, str]]) -> Markup:
         for text, address in entries
     ]
     return Markup('<ul class="sources">{}</ul>').format(Markup().join(rows))
+
+
+def code(text: str) -> Markup:
+    """Python source, coloured; it scrolls inside its own block."""
+    if not text:
+        return Markup()
+    spans = highlight(text, PythonLexer(), HtmlFormatter(nowrap=True))  # escapes what it is given
+    return Markup('<pre class="code" tabindex="0" role="region" aria-label="Source code">{}</pre>').format(Markup(spans))
 
 
 def home(labs: Sequence[Lab]) -> Markup:

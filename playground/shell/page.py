@@ -57,8 +57,8 @@ class LabPage:
         )
         self.note = block("", visible=bool(self.lab.presets))
         with gr.Row():
-            self.run = gr.Button("Run", variant="primary", elem_id="run")
-            self.stop = gr.Button("Stop", variant="secondary", elem_id="stop", interactive=False)
+            self.run = gr.Button("Run", variant="primary", min_width=80, elem_id="run")
+            self.stop = gr.Button("Stop", variant="secondary", min_width=80, elem_id="stop", interactive=False)
         self.controls = Controls(self.lab)
 
     def _build_results(self) -> None:
@@ -79,9 +79,8 @@ class LabPage:
         if lab.how:
             block(blocks.heading("How it works"))
             gr.Markdown(lab.how, elem_classes="how")
-        code = source_of(lab, lab.params())
-        block(blocks.heading("The code that just ran"), visible=bool(code))
-        self.code = gr.Code(code, language="python", interactive=False, show_label=False, visible=bool(code), elem_id="code")
+        block(blocks.heading("The code that just ran"), visible=bool(lab.code(lab.params())))
+        self.code = block(source_of(lab, lab.params()), elem_id="code")
         if lab.questions:
             block(blocks.heading("Check yourself"))
             block(blocks.check_yourself(lab.questions, lab.presets))
@@ -244,7 +243,9 @@ class LabPage:
 
 AFTER_LOAD = """() => {
   document.title = %s;
-  if (new URLSearchParams(location.search).get("run") === "1") setTimeout(() => document.getElementById("run")?.click(), 50);
+  if (new URLSearchParams(location.search).get("run") === "1") setTimeout(() => {
+    if (!document.querySelector("#alert .alert p")) document.getElementById("run")?.click();
+  }, 50);
 }"""
 
 
@@ -269,6 +270,6 @@ def page_address(request: gr.Request, slug: str) -> str:
 
 
 def source_of(lab: Lab, params: Any) -> str:
-    """The source of the functions that run with ``params``, one after another."""
+    """The source of the functions that run with ``params``, one after another, as coloured HTML."""
     functions: Sequence[Any] = lab.code(params)
-    return "\n\n".join(textwrap.dedent(inspect.getsource(f)).rstrip() for f in functions)
+    return str(blocks.code("\n\n".join(textwrap.dedent(inspect.getsource(f)).rstrip() for f in functions)))

@@ -19,7 +19,6 @@ def build(labs: Mapping[str, Lab] | None = None) -> gr.Blocks:
     """Every page; no model is touched."""
     found = list((labs if labs is not None else discover(folders())).values())
     with gr.Blocks(title=blocks.PRODUCT, analytics_enabled=False, fill_width=True) as site:
-        gr.Navbar(visible=False)
         block(blocks.header(is_home=True))
         block(blocks.home(found))
     for i, lab in enumerate(found):
@@ -44,6 +43,6 @@ def launch(**options: Any) -> None:
         max_file_size="1mb",
         ssr_mode=False,
         pwa=False,
-        footer_links=["api"],
+        footer_links=[],
     )
     build().launch(**{**settings, **options})
