@@ -64,3 +64,12 @@ def compare(
     margin = margins[index] if index < len(margins) else None
     is_near = margin is not None and margin <= STEPS_ALLOWED[dtype] * dtype_step(dtype, magnitude)
     return Divergence(index, margin, "near tie" if is_near else "bug")
+
+
+def between(ours: Lane, plain: Lane, dtype: str = "fp32") -> Divergence | None:
+    """Where the output of ``ours`` leaves that of ``plain``. A lane that has not ended is not shorter, only later."""
+    a, b = ours.output_tokens, plain.output_tokens
+    if not (ours.finish and plain.finish):
+        both = min(len(a), len(b))
+        a, b = a[:both], b[:both]
+    return compare(a, b, margins(plain), dtype)

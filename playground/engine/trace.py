@@ -135,6 +135,12 @@ class Pass:
         return sum(o.kind == "accepted" for o in self.outputs)
 
     @property
+    def tokens(self) -> list[int]:
+        """Every token that a picture of this step may show."""
+        shown = {candidate.token for row in self.rows for candidate in row.top} | {row.argmax for row in self.rows}
+        return sorted(shown | {node.token for node in self.nodes} | {out.token for out in self.outputs})
+
+    @property
     def ended_ms(self) -> float:
         return self.started_ms + self.draft_ms + self.verify_ms + self.other_ms
 

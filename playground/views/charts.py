@@ -15,16 +15,16 @@ Points = Sequence[tuple[float, float | None]]
 
 def figure(x_title: str, y_title: str, height: int = 300, **layout) -> go.Figure:
     """An empty figure with the house look: no background, grey text, faint grid, its legend above."""
-    axis = dict(gridcolor=GRID, zerolinecolor=GRID, linecolor=MUTED, automargin=True, title_standoff=8)
+    axis = {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": MUTED, "automargin": True, "title_standoff": 8}
     return go.Figure(
         layout=dict(
             height=height,
-            margin=dict(l=8, r=8, t=28, b=8),
+            margin={"l": 8, "r": 8, "t": 28, "b": 8},
             paper_bgcolor="rgba(0,0,0,0)",
             plot_bgcolor="rgba(0,0,0,0)",
-            font=dict(color=MUTED, size=13, family="system-ui, sans-serif"),
-            hoverlabel=dict(font_size=13),
-            legend=dict(orientation="h", x=0, y=1.02, yanchor="bottom", title_text=""),
+            font={"color": MUTED, "size": 13, "family": "system-ui, sans-serif"},
+            hoverlabel={"font_size": 13},
+            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "title_text": ""},
             xaxis=dict(axis, title_text=x_title),
             yaxis=dict(axis, title_text=y_title),
             colorway=list(SERIES),
@@ -50,8 +50,8 @@ def lines(
             y=[y for _, y in points],
             name=name,
             mode="lines+markers",
-            line=dict(color=SERIES[i % len(SERIES)], dash=DASHES[i % len(DASHES)], width=2),
-            marker=dict(symbol=SYMBOLS[i % len(SYMBOLS)], size=7),
+            line={"color": SERIES[i % len(SERIES)], "dash": DASHES[i % len(DASHES)], "width": 2},
+            marker={"symbol": SYMBOLS[i % len(SYMBOLS)], "size": 7},
             connectgaps=False,
         )
     fig.update_xaxes(type="log" if log_x else "linear")
@@ -69,9 +69,10 @@ def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: b
             x=[x for x, _ in points],
             y=[y for _, y in points],
             name=name,
-            marker=dict(
-                color=SERIES[i % len(SERIES)], pattern=dict(shape=shapes[i % len(shapes)], size=5, solidity=0.25)
-            ),
+            marker={
+                "color": SERIES[i % len(SERIES)],
+                "pattern": {"shape": shapes[i % len(shapes)], "size": 5, "solidity": 0.25},
+            },
         )
     fig.update_layout(showlegend=len(series) > 1)
     return fig
@@ -80,6 +81,8 @@ def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: b
 def vertical(fig: go.Figure, x: float, text: str) -> go.Figure:
     """``fig`` with a thin line at ``x`` and its name."""
     fig.add_vline(
-        x=x, line=dict(color=MUTED, width=1, dash="dot"), annotation=dict(text=text, font=dict(size=12, color=MUTED))
+        x=x,
+        line={"color": MUTED, "width": 1, "dash": "dot"},
+        annotation={"text": text, "font": {"size": 12, "color": MUTED}},
     )
     return fig

@@ -57,13 +57,14 @@ def _draft(step: Pass, column: int, texts: Texts) -> Text:
     if column >= len(step.nodes):
         return ""
     node = step.nodes[column]
-    return chip(text_of(texts, node.token), node.state, node_detail(step, column, texts))
+    figures = node_detail(step, column, texts) if node.state != "unjudged" else ""
+    return chip(text_of(texts, node.token), node.state, figures)
 
 
 def _choice(step: Pass, column: int, path: Sequence[int], end: int, texts: Texts) -> Markup:
     row = _row(step, column, path)
     state = "" if column in path else _follows(step) if column == end else "unjudged"
-    return chip(text_of(texts, row.argmax), state, row_detail(row, texts))
+    return chip(text_of(texts, row.argmax), state, row_detail(row, texts) if state != "unjudged" else "")
 
 
 def _verdict(step: Pass, column: int) -> Text:
@@ -99,7 +100,7 @@ def node_detail(step: Pass, index: int, texts: Texts) -> str:
     """The figures of one drafted token."""
     node = step.nodes[index]
     parts = [f"draft {spoken(text_of(texts, node.token))}, {name(node.state)}: target p = {number(node.p, 3)}"]
-    if node.q is not None:
+    if node.q is not None and node.coin is not None:
         parts.append(f"draft q = {number(node.q, 3)}")
     if node.coin is not None:
         parts.append(f"coin = {number(node.coin, 3)}")
@@ -135,4 +136,4 @@ def says(step: Pass) -> str:
         "bonus": "; the token after them is a bonus",
     }
     tail = follows.get(step.outputs[-1].kind, "")
-    return f"{step.num_verified} of {count(len(step.nodes), 'draft')} accepted{tail}."
+    return f"{step.num_verified} of {count(len(step.nodes), 'draft token')} accepted{tail}."
