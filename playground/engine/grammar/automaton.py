@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from playground.engine.grammar.expression import Alt, Call, Chars, Expression, GrammarError, Repeat, Seq, Text, utf8
 
-MAX_STATES = 60_000  # of one grammar, while it is built
+MAX_STATES = 40_000  # of one grammar, while it is built
 MAX_SECONDS = 4.0
 Stack = tuple[int, ...]
 Config = frozenset[Stack]
@@ -41,11 +41,7 @@ class Automaton:
 
     @property
     def start(self) -> Config:
-        return self.alone(self.starts[self.root])
-
-    def alone(self, state: int) -> Config:
-        """The configuration of one state with nothing around it: its rule is taken for the whole grammar."""
-        return self.close([(state,)])
+        return self.close([(self.starts[self.root],)])
 
     def close(self, stacks: Iterable[Stack]) -> Config:
         """``stacks`` with calls entered and finished rules left; what stays reads a byte, or is ()."""
@@ -104,8 +100,8 @@ class Limits:
     def __init__(self, states: int = MAX_STATES, seconds: float = MAX_SECONDS) -> None:
         self.states, self.seconds, self.used, self.began = states, seconds, 0, time.monotonic()
 
-    def spend(self, rule: str) -> None:
-        self.used += 1
+    def spend(self, rule: str, states: int = 1) -> None:
+        self.used += states
         if self.used > self.states:
             raise GrammarError(f"{rule} is too large: the grammar needs more than {self.states:,} states.")
         if self.used % 256 == 0 and time.monotonic() - self.began > self.seconds:
@@ -197,6 +193,7 @@ class _Nfa:
         return self.add(*heads)
 
     def _repeat(self, part: Expression, low: int, high: int | None, after: int) -> int:
+        self.limits.spend(self.rule, states=max(low, high or 0))
         if high is None:
             loop = self.add(free=[after])
             self.free[loop].append(self._before(part, loop))

@@ -129,20 +129,25 @@ class Masks:
         """
         found = self._pieces.get((state, seeds))
         if found is None:
-            found = self._pieces[state, seeds] = self._walk(self._number(self.automaton.alone(state)), seeds)
+            found = self._pieces[state, seeds] = self._walk(self._number(frozenset([(state,)])), seeds)
             self.bytes_used += found[0].nbytes + len(found[1])
         return found
 
     def context_dependent(self, config: Config) -> int:
-        """How many tokens of ``config`` cannot be decided by its innermost states alone."""
+        """How many tokens of ``config`` its innermost states alone can neither allow nor forbid."""
         ends, past = np.zeros(self.trie.num_nodes, bool), np.zeros(self.trie.num_nodes, bool)
+        alone = np.zeros_like(self._eos)
         for stack in config:
-            if len(stack) > 1:
-                ends[np.frombuffer(self.piece(stack[-1], self._root)[1], np.int32)] = True
+            if stack:
+                words, nodes = self.piece(stack[-1], self._root)
+                alone |= words
+                if len(stack) > 1:
+                    ends[np.frombuffer(nodes, np.int32)] = True
         for level in self.trie.levels[1:]:
             above = self.trie.parents[level]
             past[level] = past[above] | ends[above]
-        return int(past[self.trie.node_of[self.trie.allowed_ids]].sum())
+        open_ = past[self.trie.node_of] & self.trie.stands_for_text & ~unpack(alone, self.trie.vocab_size)
+        return int(open_.sum())
 
     def _walk(self, start: int, seeds: bytes) -> tuple[np.ndarray, bytes]:
         """Walk the trie level by level, all nodes of a level at once, from ``seeds`` in configuration ``start``."""
@@ -161,7 +166,7 @@ class Masks:
             for node in both:  # one way of reading starts here while another is under way
                 at[node] = self._number(self._configs[start] | self._configs[reached[node]])
         allowed = np.zeros(trie.vocab_size, bool)
-        allowed[trie.allowed_ids] = reached[trie.node_of[trie.allowed_ids]] > 0
+        allowed[trie.stands_for_text] = reached[trie.node_of[trie.stands_for_text]] > 0
         return pack(allowed), np.flatnonzero(self._ends[reached]).astype(np.int32).tobytes()
 
     def _fill_rows(self, configs: np.ndarray) -> None:

@@ -52,6 +52,6 @@ class TokenTrie:
         return len(self.parents)
 
     @cached_property
-    def allowed_ids(self) -> np.ndarray:
-        """Tokens that stand for a text, ``[vocab]`` bool."""
+    def stands_for_text(self) -> np.ndarray:
+        """``[vocab]`` bool: tokens that a grammar can judge by their bytes."""
         return self.node_of >= 0
