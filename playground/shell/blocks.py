@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 from pygments import highlight
@@ -25,18 +26,18 @@ def items(texts: Sequence[str]) -> Markup:
     return Markup("<ul>{}</ul>").format(Markup().join(Markup("<li>{}</li>").format(prose(t)) for t in texts))
 
 
-def header(before: Lab | None = None, after: Lab | None = None, is_home: bool = False) -> Markup:
+def header(before: Lab | None = None, after: Lab | None = None) -> Markup:
     """Skip link, product name, and the way to the labs before and after. Addresses are relative, for any root path."""
     link = Markup('<a rel="{}" href="./{}">{}</a>')
+    arrows = Markup('<span aria-hidden="true">← </span>{}'), Markup('{}<span aria-hidden="true"> →</span>')
     ways = [
-        link.format("prev", before.slug, Markup('<span aria-hidden="true">← </span>{}').format(before.title)) if before else "",
-        link.format("next", after.slug, Markup('{}<span aria-hidden="true"> →</span>').format(after.title)) if after else "",
+        link.format("prev", before.slug, arrows[0].format(before.title)) if before else "",
+        link.format("next", after.slug, arrows[1].format(after.title)) if after else "",
     ]
-    nav = Markup('<nav aria-label="Neighbouring labs">{}</nav>').format(Markup().join(ways)) if not is_home else ""
     return Markup(
         '<header class="top"><a class="skip" href="#content">Skip to the content</a>'
-        '<a class="brand" href="./"{}>{}</a>{}</header>'
-    ).format(Markup(' aria-current="page"') if is_home else "", PRODUCT, nav)
+        '<a class="brand" href="./">{}</a><nav aria-label="Neighbouring labs">{}</nav></header>'
+    ).format(PRODUCT, Markup().join(ways))
 
 
 def title(lab: Lab) -> Markup:
@@ -62,7 +63,9 @@ def figures(row: Sequence[Figure]) -> Markup:
         )
         for f in row
     )
-    return Markup('<div class="figures" role="list" aria-label="Figures of this run">{}</div>').format(cells) if row else Markup()
+    if not row:
+        return Markup()
+    return Markup('<div class="figures" role="list" aria-label="Figures of this run">{}</div>').format(cells)
 
 
 def preset_note(preset: Preset | None) -> Markup:
@@ -80,7 +83,8 @@ def _question(question: Question, preset: Preset | None) -> Markup:
     if question.mistakes:
         parts += [Markup("<h3>Common mistakes</h3>"), items(question.mistakes)]
     if preset:
-        parts.append(Markup('<p><a href="?preset={}&amp;run=1">See it run: {}</a></p>').format(preset.name, preset.title))
+        link = Markup('<p><a href="?preset={}&amp;run=1">See it run: {}</a></p>')
+        parts.append(link.format(quote(preset.name), preset.title))
     return Markup('<details class="ask"><summary>{}</summary><div class="answer">{}</div></details>').format(
         prose(question.ask), Markup().join(parts)
     )
@@ -99,7 +103,9 @@ def code(text: str) -> Markup:
     if not text:
         return Markup()
     spans = highlight(text, PythonLexer(), HtmlFormatter(nowrap=True))  # escapes what it is given
-    return Markup('<pre class="code" tabindex="0" role="region" aria-label="Source code">{}</pre>').format(Markup(spans))
+    return Markup('<pre class="code" tabindex="0" role="region" aria-label="Source code">{}</pre>').format(
+        Markup(spans)
+    )
 
 
 def home(labs: Sequence[Lab]) -> Markup:
@@ -119,4 +125,6 @@ def home(labs: Sequence[Lab]) -> Markup:
 
 
 def _card(lab: Lab) -> Markup:
-    return Markup('<a class="card" href="./{}"><h3>{}</h3><p>{}</p></a>').format(lab.slug, lab.title, prose(lab.question))
+    return Markup('<a class="card" href="./{}"><h3>{}</h3><p>{}</p></a>').format(
+        lab.slug, lab.title, prose(lab.question)
+    )

@@ -21,7 +21,7 @@ def kind_of(hint: Any) -> tuple[type, bool]:
 
 def shown(hint: Any, value: Any) -> Any:
     """A parameter as its component holds it: lists and free numbers as text, all else as it is."""
-    kind, is_optional = kind_of(hint)
+    kind, _ = kind_of(hint)
     if kind is tuple or (value is None and kind is str):
         return write_value(value)
     return value
@@ -30,13 +30,13 @@ def shown(hint: Any, value: Any) -> Any:
 def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component:
     """The component for one field: its metadata says which."""
     meta, (kind, is_optional) = field.metadata, kind_of(hint)
-    common = dict(
-        value=shown(hint, field.default),
-        label=meta.get("label") or field.name,
-        info=meta.get("info") or None,
-        interactive=True,
-        elem_id=f"param-{field.name}",
-    )
+    common = {
+        "value": shown(hint, field.default),
+        "label": meta.get("label") or field.name,
+        "info": meta.get("info") or None,
+        "interactive": True,
+        "elem_id": f"param-{field.name}",
+    }
     low, high, step = meta.get("min"), meta.get("max"), meta.get("step")
     if kind is bool:
         return gr.Checkbox(**common)
@@ -46,7 +46,8 @@ def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component
         if low is not None and high is not None and not is_optional:
             return gr.Slider(low, high, step=step or (1 if kind is int else (high - low) / 100), buttons=[], **common)
         return gr.Number(precision=0 if kind is int else None, step=step or (1 if kind is int else 0.1), **common)
-    return gr.Textbox(lines=meta.get("lines", 1), max_lines=max(meta.get("lines", 1), 12), max_length=MAX_TEXT, **common)
+    lines = meta.get("lines", 1)
+    return gr.Textbox(lines=lines, max_lines=max(lines, 12), max_length=MAX_TEXT, **common)
 
 
 class Controls:

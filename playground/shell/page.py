@@ -1,4 +1,4 @@
-"""The page of one lab: controls on the left; figures, player and charts on the right; texts below. Wiring is here, once."""
+"""The page of one lab: controls, figures, player, charts, texts; and what happens on Run, Stop, Open and on load."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ Updates = dict[Any, Any]
 
 
 def concurrency(lab: Lab) -> dict[str, Any]:
-    """Runs on a model wait for one another, so that what they measure is theirs; runs without one do not wait for them."""
-    needs_model = "target" in lab.params.__dataclass_fields__
-    return dict(concurrency_id="model", concurrency_limit=1) if needs_model else dict(concurrency_id="maths", concurrency_limit=4)
+    """Runs on a model wait for one another, so that what they measure is theirs; others do not wait for them."""
+    if "target" in lab.params.__dataclass_fields__:
+        return {"concurrency_id": "model", "concurrency_limit": 1}
+    return {"concurrency_id": "maths", "concurrency_limit": 4}
 
 
 class LabPage:
@@ -70,9 +71,10 @@ class LabPage:
             self.charts.append(gr.Plot(label=chart.title, visible=False))
             self.charts.append(block(blocks.Markup('<p class="chart-note">{}</p>').format(chart.note), visible=False))
         with gr.Accordion("Copy this run", open=False, elem_classes="share"):
-            self.link = gr.Textbox(label="Link", buttons=["copy"], interactive=False, elem_id="share-link")
-            self.command = gr.Textbox(label="Command line", buttons=["copy"], interactive=False, elem_id="share-command")
-            self.call = gr.Textbox(label="API call", buttons=["copy"], interactive=False, lines=6, elem_id="share-api")
+            copied = {"buttons": ["copy"], "interactive": False}
+            self.link = gr.Textbox(label="Link", elem_id="share-link", **copied)
+            self.command = gr.Textbox(label="Command line", elem_id="share-command", **copied)
+            self.call = gr.Textbox(label="API call", lines=6, elem_id="share-api", **copied)
 
     def _build_texts(self) -> None:
         lab = self.lab
@@ -89,7 +91,7 @@ class LabPage:
             block(blocks.sources(lab.sources))
 
     def _wire(self) -> None:
-        private = dict(api_visibility="private", show_progress="hidden")
+        private = {"api_visibility": "private", "show_progress": "hidden"}
         result = [self.alert, self.figures, self.player, *self.charts, self.link, self.command, self.call, self.code]
         result += [self.run, self.stop, self.reel_id]
         form = [self.preset, self.note, *self.controls.components]
@@ -143,7 +145,8 @@ class LabPage:
         try:
             with closing(execute(self.lab, asked.params, the_models())) as updates:
                 yield from self.stream(reel, updates)
-        except (BadInput, ValueError) as error:
+        except ValueError as error:  # a sentence: from a check, a model that cannot be had, or the engine
+            log.info("The run of %s was refused", self.lab.slug, exc_info=not isinstance(error, BadInput))
             problem = str(error)
         except Exception as error:
             log.exception("The run of %s failed", self.lab.slug)

@@ -1,4 +1,4 @@
-"""A request: which preset, which parameters. From the page, a URL, the API or the command line, checked the same way."""
+"""A request: which preset, which parameters. Page, URL, API and command line are checked the same way."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ def build(labs: Mapping[str, Lab] | None = None) -> gr.Blocks:
     """Every page; no model is touched."""
     found = list((labs if labs is not None else discover(folders())).values())
     with gr.Blocks(title=blocks.PRODUCT, analytics_enabled=False, fill_width=True) as site:
-        block(blocks.header(is_home=True))
         block(blocks.home(found))
     for i, lab in enumerate(found):
         before, after = found[i - 1] if i else None, found[i + 1] if i + 1 < len(found) else None
@@ -33,16 +32,16 @@ def launch(**options: Any) -> None:
     """Serve the site. ``PORT`` or ``GRADIO_SERVER_PORT`` and ``GRADIO_SERVER_NAME`` say where; else 127.0.0.1:7860."""
     on_spaces = bool(os.environ.get("SPACE_ID"))
     port = os.environ.get("PORT") or os.environ.get("GRADIO_SERVER_PORT")
-    settings: dict[str, Any] = dict(
-        server_name=os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if on_spaces else "127.0.0.1"),
-        server_port=int(port) if port else None,
-        theme=make_theme(),
-        css=CSS,
-        run_history=False,
-        show_error=False,
-        max_file_size="1mb",
-        ssr_mode=False,
-        pwa=False,
-        footer_links=[],
-    )
+    settings = {
+        "server_name": os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if on_spaces else "127.0.0.1"),
+        "server_port": int(port) if port else None,
+        "theme": make_theme(),
+        "css": CSS,
+        "run_history": False,
+        "show_error": False,
+        "max_file_size": "1mb",
+        "ssr_mode": False,
+        "pwa": False,
+        "footer_links": [],
+    }
     build().launch(**{**settings, **options})
