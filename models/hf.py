@@ -116,6 +116,9 @@ class HFModel:
     def texts(self, tokens: Sequence[int]) -> Mapping[int, str]:
         return {token: self.table.text(token) for token in tokens}
 
+    def token_bytes(self) -> list[bytes | None]:
+        return [self.table.content(token) for token in range(self.vocab_size)]
+
     def provenance(self) -> Mapping[str, str | int | float | None]:
         return {
             "target": self.name,

@@ -124,6 +124,9 @@ class TableModel:
     def texts(self, tokens: Sequence[int]) -> Mapping[int, str]:
         return {t: self.words[t] for t in tokens}
 
+    def token_bytes(self) -> list[bytes | None]:
+        return [None if i in self.eos_ids else word.encode() for i, word in enumerate(self.words)]
+
     def provenance(self) -> Mapping[str, str | int | float | None]:
         return {"target": self.name, "dtype": "fp64", "device": "cpu"}
 

@@ -56,6 +56,11 @@ class TokenTable:
             return bytes.fromhex(piece[3:5])
         return piece.replace("\u2581", " ").encode()  # sentencepiece's mark for a space
 
+    def content(self, token: int) -> bytes | None:
+        """``bytes_of``, but ``None`` for a control token, which stands for no text, and for an id without a token."""
+        is_control = token in self.added and self.tokenizer.added_tokens_decoder[token].special
+        return None if is_control or token not in self.pieces else self.bytes_of(token)
+
     def text(self, token: int) -> str:
         """One token alone; bytes that are no valid UTF-8 show as ``<F0><9F>``."""
         return self.bytes_of(token).decode("utf-8", "show_bytes")

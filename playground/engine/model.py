@@ -71,5 +71,8 @@ class LanguageModel(Protocol):
     def texts(self, tokens: Sequence[int]) -> Mapping[int, str]:
         """The text of each token alone; a token that is no valid UTF-8 by itself shows its bytes as ``<F0><9F>``."""
 
+    def token_bytes(self) -> Sequence[bytes | None]:
+        """The bytes that each id adds to the text, by id; ``None`` for control tokens and for ids without a token."""
+
     def provenance(self) -> Mapping[str, str | int | float | None]:
         """Where the weights come from, and dtype and device they run in."""
