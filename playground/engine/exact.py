@@ -7,6 +7,7 @@ is then integrated inside each piece, and so on. The rule itself is a black box:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,14 +19,14 @@ from playground.engine.tree import ROOT, Draft
 from playground.engine.verify import Rule
 
 NUM_VALUES = 2**53  # of one coin
-NUM_CELLS = 16  # a coin's range is first looked at on this grid
+NUM_CELLS = 8  # a coin's range is first looked at on this grid
 Key = tuple[int, str]  # (position, purpose)
 Prefix = dict[Key, int]  # coins that are held fixed, in the order they were asked for
 Law = dict[Hashable, float]  # outcome -> probability
 Sample = Callable[[Coin], Hashable]
 
-# What the coins behind the one under study do while its steps are looked for: all low, all high, and two mixtures.
-_REST: tuple[Coin, ...] = (lambda *_: 0.0, lambda *_: 1 - 2.0**-53, coins(1), coins(2))
+# What the coins behind the one under study do while its steps are looked for: all low, all high, and a mixture.
+_REST: tuple[Coin, ...] = (lambda *_: 0.0, lambda *_: 1 - 2.0**-53, coins(1))
 
 
 def exact_law(sample: Sample, hints: Iterable[float] = ()) -> Law:
@@ -39,22 +40,23 @@ def exact_law(sample: Sample, hints: Iterable[float] = ()) -> Law:
     >>> exact_law(lambda coin: coin(0, "a") < 0.25 and coin(0, "b") < 0.5)
     {True: 0.125, False: 0.875}
     """
+    # rounding may put the step a few values beside its hint
+    near = {min(max(round(hint * NUM_VALUES) + d, 0), NUM_VALUES - 1) for hint in hints for d in (-4, 4)}
     grid = {i * (NUM_VALUES // NUM_CELLS) for i in range(NUM_CELLS)}
-    for hint in hints:  # rounding may put the step a few values beside its hint
-        grid |= {min(max(round(hint * NUM_VALUES) + d, 0), NUM_VALUES - 1) for d in (-4, 4)}
-    return _law(sample, {}, grid, {})
+    return _law(sample, {}, near, defaultdict(lambda: grid))
 
 
-def _law(sample: Sample, fixed: Prefix, grid: set[int], seen: dict[Key, set[int]]) -> Law:
+def _law(sample: Sample, fixed: Prefix, near: set[int], places: dict[Key, set[int]]) -> Law:
+    """Each coin is looked at ``near`` its hints and at its ``places``: a grid, and from then on its latest steps."""
     asked, outcome = _run(sample, fixed, _REST[0])
     if len(asked) == len(fixed):
         return {outcome: 1.0}
     key = asked[len(fixed)]
     law: Law = {}
-    steps = _steps(sample, fixed, key, grid | seen.get(key, set()))
-    seen.setdefault(key, set()).update(s for step in steps if step for s in (step - 1, step))
+    steps = _steps(sample, fixed, key, near | places[key])
+    places[key] = {place for step in steps for place in (max(step - 1, 0), step)}
     for low, high in zip(steps, [*steps[1:], NUM_VALUES], strict=True):
-        inner = _law(sample, {**fixed, key: (low + high) // 2}, grid, seen)
+        inner = _law(sample, {**fixed, key: (low + high) // 2}, near, places)
         for outcome, probability in inner.items():
             law[outcome] = law.get(outcome, 0.0) + probability * ((high - low) / NUM_VALUES)
     return law
@@ -88,7 +90,7 @@ def _steps(sample: Sample, fixed: Prefix, key: Key, points: set[int]) -> list[in
             steps |= set(_bisect(look, places[i], looks[i], places[i + 1], looks[i + 1]))
         if all(asked[-1] == key for asked, _ in looks):
             break  # the last coin: no other one can tell more
-        points = set()  # the other mixtures only have to confirm the pieces
+        points = set()  # the others only have to confirm the pieces
     return sorted(steps)
 
 
