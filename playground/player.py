@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
@@ -14,26 +13,19 @@ CSS = (HERE / "player.css").read_text(encoding="utf-8")
 JS = (HERE / "player.js").read_text(encoding="utf-8")
 
 
-class Player(gr.HTML):
+def make_player(invite: str, save: Callable[[str], str | None]) -> gr.HTML:
     """Frames of one run, stepped in the browser alone.
 
-    ``value``: the text of a ``Reel``. ``invite``: what stands there before the first run. ``save`` gets a run id and
+    Its value is the text of a ``Reel``. ``invite`` stands there before the first run. ``save`` gets a run id and
     returns the trace as JSON, or ``None`` when the run is gone. The event ``upload`` carries the text of a saved run.
     """
-
-    def __init__(
-        self, value: str = "", *, invite: str = "", save: Callable[[str], str | None] | None = None, **options: Any
-    ) -> None:
-        super().__init__(
-            value,
-            html_template=TEMPLATE,
-            js_on_load=JS,
-            apply_default_css=False,
-            server_functions=[save] if save else None,
-            invite=invite,
-            save_name=save.__name__ if save else "",
-            **options,
-        )
-
-    def get_block_name(self) -> str:
-        return "html"
+    return gr.HTML(
+        "",
+        html_template=TEMPLATE,
+        js_on_load=JS,
+        apply_default_css=False,
+        server_functions=[save],
+        elem_id="player",
+        invite=invite,
+        save_name=save.__name__,
+    )

@@ -13,7 +13,7 @@ import gradio as gr
 
 from playground.engine.trace import Trace
 from playground.lab import BadInput, Lab, Progress, execute, params_of
-from playground.player import Player
+from playground.player import make_player
 from playground.shell import blocks, share
 from playground.shell.controls import Controls
 from playground.shell.endpoint import the_models
@@ -65,7 +65,7 @@ class LabPage:
     def _build_results(self) -> None:
         self.alert = block(blocks.alert(), elem_id="alert")
         self.figures = block("", elem_id="figures")
-        self.player = Player(invite=f"Press Run. The question: {self.lab.question}", save=save_run, elem_id="player")
+        self.player = make_player(f"Press Run. The question: {self.lab.question}", save_run)
         self.charts = []
         for chart in self.lab.charts:
             self.charts.append(gr.Plot(label=chart.title, visible=False))
