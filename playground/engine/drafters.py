@@ -143,3 +143,13 @@ class Replay:
 
     def sync(self, tokens: Sequence[int]) -> KVRows | None:
         return None
+
+
+def never_right(reply: Sequence[int], words: Sequence[int]) -> tuple[int, ...]:
+    """One of ``words`` (tokens of the prompt, say) at each place of ``reply``, always another token than the reply's.
+
+    >>> never_right([7, 8], [7, 8])
+    (8, 7)
+    """
+    choice = dict.fromkeys(words)
+    return tuple(next((word for word in choice if word != token), int(token == 0)) for token in reply)

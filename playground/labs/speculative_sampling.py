@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models import catalogue
 from playground.engine.acceptance import context_logits, over_temperature
-from playground.engine.cost import break_even_batch, expected_tokens, spare_batch, speedup, tensor_parallel
+from playground.engine.cost import Priced, break_even_batch, expected_tokens, spare_batch, speedup, tensor_parallel
 from playground.engine.decode import speculate
-from playground.engine.drafters import DraftModel
+from playground.engine.drafters import Drafter, DraftModel, NoDrafter, Replay, never_right
 from playground.engine.length import Fixed
 from playground.engine.metrics import summarise
+from playground.engine.model import LanguageModel
 from playground.engine.rules import SCHEMES, RuleLaw, rising_sizes, rule_law, shaped, simulate
 from playground.engine.sampling import chain, coins
 from playground.engine.stop import Stop
 from playground.engine.trace import Lane, Pass, Trace
 from playground.engine.verify import residual, verify_match_keep, verify_sampling
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
-from playground.views import charts, html, judging, tokens
+from playground.views import charts, html, judging, rules, tokens, verification
 
 MAX_TYPED = 8  # tokens of a typed-in law
 NUM_DRAWS = 4000  # of the simulation
@@ -27,22 +28,30 @@ MAX_CONTEXTS = 32  # of the sweep over temperature
 NAMES = "ABCDEFGH"
 PRICED = ("llama-3.3-70b", "h100", 8)  # what the batch figures are priced for; at context 0 only the hardware matters
 LARGE_BATCH = 4096  # far in the compute-bound part
+DRAFTERS = ("none", "ngram", "layer_skip", "oracle", "always_wrong")
 YOURS = "Your own law"
+FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
 
 
 @dataclass(frozen=True)
 class Params:
     target: str = control("default", "Target", "Puts out the text.", choices=("default", "table"), free=True)
     prompt: str = control("Tell me a short story about a lighthouse keeper.", "Prompt", lines=3)
-    drafter: str = control("layer_skip", "Drafter", choices=("none", "ngram", "layer_skip"), free=True)
-    draft_layers: int = control(15, "Draft layers", "Layers of the target that layer_skip keeps.", min=1, max=64, step=1)
+    drafter: str = control("layer_skip", "Drafter", choices=DRAFTERS, free=True)
+    draft_layers: int = control(
+        24, "Draft layers", "Layers of the target that layer_skip keeps.", min=1, max=64, step=1
+    )
     k: int = control(4, "Draft length k", min=1, max=16, step=1)
     rule: str = control("rejection", "Rule", "How the target judges a draft token.", choices=tuple(SCHEMES))
-    temperature: float = control(1.0, "Temperature", "Shapes p and q alike; 0 is greedy.", min=0, max=5, step=0.05, group="Knobs")
+    temperature: float = control(
+        1.0, "Temperature", "Shapes p and q alike; 0 is greedy.", min=0, max=5, step=0.05, group="Knobs"
+    )
     top_k: int = control(0, "Top-k", "0 keeps all.", min=0, max=200, step=1, group="Knobs")
     top_p: float = control(1.0, "Top-p", min=0, max=1, step=0.01, group="Knobs")
     min_p: float = control(0.0, "Min-p", min=0, max=1, step=0.01, group="Knobs")
-    p: tuple[float, ...] | None = control(None, "Target law p", "Up to eight numbers, separated by commas.", group=YOURS)
+    p: tuple[float, ...] | None = control(
+        None, "Target law p", "Up to eight numbers, separated by commas.", group=YOURS
+    )
     q: tuple[float, ...] | None = control(None, "Draft law q", "With p and q given, no model runs.", group=YOURS)
     max_new_tokens: int = control(32, "New tokens", min=1, max=256, step=1, group="Run")
     seed: int = control(0, "Seed", min=0, max=2**31 - 1, step=1, group="Run")
@@ -70,18 +79,18 @@ class Params:
         return chain(heat, self.top_k, self.top_p, self.min_p)
 
 
-# --- Run ----------------------------------------------------------------------------------------------------------------
+# --- Run --------------------------------------------------------------------------------------------------------------
 
 
 def run(params: Params, models: Models) -> Iterator[Update]:
-    yield from run_typed(params) if params.p else run_pair(params, models)
+    yield from run_typed(params, models) if params.p else run_pair(params, models)
 
 
-def run_typed(params: Params) -> Iterator[Trace]:
+def run_typed(params: Params, models: Models) -> Iterator[Trace]:
     """Exact laws of all rules, the chosen one first; then a simulation of the chosen one."""
     p, q = (shaped(law, params.knobs()) for law in (params.p, params.q))
     about = {"drafter": "typed-in law", "target": "typed-in law", "k": params.k}
-    trace = Trace(texts=dict(enumerate(NAMES[: len(p)])), provenance=about).open("law")
+    trace = price_tag(Trace(texts=dict(enumerate(NAMES[: len(p)])), provenance=about), models).open("law")
     for name in (params.rule, *(name for name in SCHEMES if name != params.rule)):
         trace = trace.add("law", rule_law(name, p, q))
         yield trace
@@ -95,25 +104,27 @@ def run_pair(params: Params, models: Models) -> Iterator[Update]:
     """Speculative sampling on two models; then both score the contexts of this run again, at every temperature."""
     target = yield from models.load(params.target, params.dtype, params.device)
     prompt = target.chat(params.prompt)
-    drafter = yield from models.drafter(params.drafter, target, prompt, knobs=params.knobs(), layers=params.draft_layers)
+    if not prompt:
+        raise BadInput("The prompt is empty: the model needs at least one token to go on from.")
+    if params.drafter in FORESIGHT:
+        yield Progress("Running the target alone first: this drafter is made from its output")
+        reply = [o.token for step in decode(params, target, prompt, NoDrafter()) for o in step.outputs]
+        drafter = Replay(tuple(reply) if params.drafter == "oracle" else never_right(reply, prompt), params.drafter)
+    else:
+        drafter = yield from models.drafter(
+            params.drafter, target, prompt, knobs=params.knobs(), draft_layers=params.draft_layers
+        )
     if params.rule == "argmax_soft_q":
         if not isinstance(drafter, DraftModel):
-            raise BadInput(f"argmax_soft_q needs a drafter that reports q; {params.drafter} reports none.")
+            raise BadInput(
+                f"argmax_soft_q needs a drafter that reports q, as layer_skip does; {drafter.name} does not."
+            )
         drafter.pick = SCHEMES[params.rule].pick
     about = {**target.provenance(), "drafter": drafter.name, "k": params.k}
     trace = Trace(texts=target.texts(prompt), provenance=about).open("speculative", prompt)
-    steps = speculate(
-        target.session(prompt),
-        drafter,
-        rule=SCHEMES[params.rule].verify,
-        length=Fixed(params.k),
-        coin=coins(params.seed),
-        knobs=params.knobs(),
-        stop=Stop(target.eos_ids),
-        max_new_tokens=params.max_new_tokens,
-    )
-    for step in steps:
-        trace = trace.add("speculative", step, target.texts(sorted(tokens_of(step))))
+    trace = price_tag(trace, models)
+    for step in decode(params, target, prompt, drafter):
+        trace = trace.add("speculative", step, target.texts(step.tokens))
         yield trace
     if isinstance(drafter, DraftModel):
         output = trace["speculative"].output_tokens[:MAX_CONTEXTS]
@@ -125,13 +136,21 @@ def run_pair(params: Params, models: Models) -> Iterator[Update]:
             yield trace
 
 
-def tokens_of(step: Pass) -> set[int]:
-    """Every token that a picture of ``step`` may show."""
-    shown = {candidate.token for row in step.rows for candidate in row.top}
-    return shown | {n.token for n in step.nodes} | {o.token for o in step.outputs} | {row.argmax for row in step.rows}
+def decode(params: Params, target: LanguageModel, prompt: Sequence[int], drafter: Drafter) -> Iterator[Pass]:
+    """The one loop with this run's rule, knobs and coins."""
+    return speculate(
+        target.session(prompt),
+        drafter,
+        rule=SCHEMES[params.rule].verify,
+        length=Fixed(params.k),
+        coin=coins(params.seed),
+        knobs=params.knobs(),
+        stop=Stop(target.eos_ids),
+        max_new_tokens=params.max_new_tokens,
+    )
 
 
-# --- Figures ------------------------------------------------------------------------------------------------------------
+# --- Figures ----------------------------------------------------------------------------------------------------------
 
 
 def lane(trace: Trace, name: str) -> Sequence[Any]:
@@ -148,10 +167,14 @@ def summary(trace: Trace) -> dict[str, Any]:
     counters = summarise(Lane("speculative", (), passes)) if passes else dict.fromkeys(summarise(Lane("none")))
     by_rule = {name: law.alpha for name, law in laws.items()} or None
     if point:
-        by_rule = dict(rejection=point.rejection, match_keep=point.match, match_redraw=point.match, argmax_soft_q=point.argmax)
+        by_rule = {
+            "rejection": point.rejection,
+            "match_keep": point.match,
+            "match_redraw": point.match,
+            "argmax_soft_q": point.argmax,
+        }
     rule = str(trace.provenance.get("params", {}).get("rule", chosen.rule if chosen else "rejection"))
     alpha = by_rule.get(rule) if by_rule else None
-    k = trace.provenance.get("k")
     return {
         "alpha": alpha,
         "alpha_by_rule": by_rule,
@@ -168,7 +191,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "argmax_soft_q_error": point.argmax_error if point else None,
         "acceptance_by_temperature": {f"{t.temperature:g}": t.rejection for t in sorted(points, key=heat)} or None,
         "match_by_temperature": {f"{t.temperature:g}": t.match for t in sorted(points, key=heat)} or None,
-        **price(alpha, k),
+        **price(trace, alpha),
     }
 
 
@@ -176,26 +199,29 @@ def heat(point: Any) -> float:
     return point.temperature
 
 
-def price(alpha: float | None, k: int | None) -> dict[str, float | None]:
+def price(trace: Trace, alpha: float | None) -> dict[str, float | None]:
     """What a free drafter with this ``alpha`` gives on the priced model over the batch, at context 0."""
     names = ("expected_tokens_per_pass", "priced_spare_batch", "priced_break_even_batch", "priced_large_batch_speedup")
-    if alpha is None or not k:
+    k, tags = trace.provenance.get("k"), lane(trace, "priced")
+    if alpha is None or not k or not tags:
         return dict.fromkeys(names)
-    shape, hardware = priced()
-    tokens_per_pass = expected_tokens(alpha, k)
-    even = break_even_batch(hardware, k, tokens_per_pass)
+    tag, tokens_per_pass = tags[0], expected_tokens(alpha, k)
+    even = break_even_batch(tag.hardware, k, tokens_per_pass)
     values = (
         tokens_per_pass,
-        spare_batch(hardware, k),
-        even if even < float("inf") else None,
-        speedup(shape, hardware, LARGE_BATCH, k, tokens_per_pass),
+        spare_batch(tag.hardware, k),
+        even if math.isfinite(even) else None,
+        speedup(tag.shape, tag.hardware, LARGE_BATCH, k, tokens_per_pass),
     )
     return dict(zip(names, values, strict=True))
 
 
-def priced() -> tuple[Any, Any]:
+def price_tag(trace: Trace, models: Models) -> Trace:
+    """``trace`` with a lane that says what its priced figures stand for."""
     model, device, number = PRICED
-    return catalogue.shape(model), tensor_parallel(catalogue.hardware(device), number)
+    return trace.open("priced").add(
+        "priced", Priced(models.shape(model), tensor_parallel(models.hardware(device), number))
+    )
 
 
 def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
@@ -203,13 +229,19 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
         return "no data" if value is None else f"{100 * value:.1f} %"
 
     batch = result["priced_break_even_batch"]
-    even = Figure("no limit" if batch is None else f"{int(batch):,}", "largest batch at which a free drafter pays", "priced")
+    even = Figure(
+        "no limit" if batch is None else f"{int(batch):,}", "largest batch at which a free drafter pays", "priced"
+    )
     if result["law_error"] is not None:
         error = result["law_error"]
         return (
             Figure(percent(result["alpha"]), "of drafts accepted", "exact"),
             Figure("0" if error < 1e-12 else f"{error:.3f}", "distance of the output law to p", "exact"),
-            Figure(html.number(result["simulated_error"], 3), f"distance after {result['num_draws'] or 0:,} draws", "measured"),
+            Figure(
+                html.number(result["simulated_error"], 3),
+                f"distance after {result['num_draws'] or 0:,} draws",
+                "measured",
+            ),
             Figure(html.number(result["expected_tokens_per_pass"]), "tokens per pass at this α and k", "exact"),
             even,
         )
@@ -218,12 +250,16 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
         Figure("no data" if length is None else f"{length:.2f}", "tokens per pass with a draft", "measured"),
         Figure(percent(result["acceptance_rate"]), "of drafted tokens accepted", "measured"),
         Figure(percent(result["alpha"]), "chance of a draft to stand, mean over contexts", "measured"),
-        Figure("no data" if not result["tokens_per_second"] else f"{result['tokens_per_second']:.1f}", "tokens per second", "measured"),
+        Figure(
+            "no data" if not result["tokens_per_second"] else f"{result['tokens_per_second']:.1f}",
+            "tokens per second",
+            "measured",
+        ),
         even if result["alpha"] is not None else Figure("no data", even.label, "priced"),
     )
 
 
-# --- Frames -------------------------------------------------------------------------------------------------------------
+# --- Frames -----------------------------------------------------------------------------------------------------------
 
 
 def num_frames(trace: Trace) -> int:
@@ -242,10 +278,12 @@ def pass_frame(trace: Trace, index: int) -> Frame:
     step, rule = steps[index], trace.provenance.get("params", {}).get("rule", "rejection")
     before = [*trace.lanes[0].prompt, *(o.token for s in steps[:index] for o in s.outputs)]
     draft = [
-        tokens.chip(trace.texts.get(n.token, ""), n.state, tokens.node_detail(step, i, trace.texts), with_mark=True)
+        tokens.chip(
+            trace.texts.get(n.token, ""), n.state, verification.node_detail(step, i, trace.texts), with_mark=True
+        )
         for i, n in enumerate(step.nodes)
     ]
-    text = tokens.context_strip(trace.texts, before, tokens.new_tokens(step, trace.texts))
+    text = tokens.context_strip(trace.texts, before, verification.new_tokens(step, trace.texts))
     body = html.frame(
         html.section("Text so far", text, html.count(len(before) + len(step.outputs), "token")),
         html.section("Draft", tokens.strip(draft), f"{step.num_verified} of {len(draft)} stand") if draft else None,
@@ -253,44 +291,57 @@ def pass_frame(trace: Trace, index: int) -> Frame:
         html.columns(*judging.judged(step, trace.texts, rule)),
         html.note(step.note, "warn") if step.note else None,
     )
-    return Frame(says(step), body)
+    return Frame(says(step, rule), body)
 
 
-def says(step: Pass) -> str:
+def says(step: Pass, rule: str) -> str:
     """One pass as a sentence."""
     if not step.nodes:
         return "No draft: the target draws its own token."
-    last = {"recovered": "a token from what is left of p replaces the next", "bonus": "all stood, so p gives a bonus token"}
-    return f"{step.num_verified} of {html.count(len(step.nodes), 'draft')} accepted; {last.get(step.outputs[-1].kind, 'the output ends here')}."
+    replaced = "the target's own draw" if rule in judging.SAYS else "a token of the residual"
+    redrawn = f"{replaced} replaces the next"
+    follows = {"recovered": redrawn, "bonus": "p gives a bonus token"}.get(
+        step.outputs[-1].kind, "the output ends here"
+    )
+    return f"{step.num_verified} of {html.count(len(step.nodes), 'draft')} accepted; {follows}."
 
 
 def law_frame(trace: Trace, index: int) -> Frame:
     laws, names = lane(trace, "law"), list(trace.texts.values())
     law: RuleLaw = laws[index]
-    rows = [[other.rule, 100 * other.alpha, judging.distance(other.error), judging.verdict(other.error)] for other in laws]
+    rows = [[other.rule, 100 * other.alpha, rules.distance(other.error), rules.verdict(other.error)] for other in laws]
     parts = [("accepted drafts", law.alpha), ("after a rejection", 1 - law.alpha)]
     body = html.frame(
-        html.section(f"What {law.rule} puts out", judging.output_law(law, names), "the line on a bar is p"),
+        html.section(f"What {law.rule} puts out", rules.output_law(law, names), "the line on a bar is p"),
         html.section("All output", html.stack(parts, 1.0), "exact"),
-        html.section("Rules so far", html.table(["rule", "accepts %", "distance to p", "verdict"], rows, "Rules compared"), "exact"),
+        html.section(
+            "Rules so far",
+            html.table(["rule", "accepts %", "distance to p", "verdict"], rows, "Rules compared"),
+            "exact",
+        ),
     )
-    verdict = "its output law is p" if law.error < judging.ROUNDING else f"its output law is {law.error:.3f} away from p"
+    verdict = "its output law is p" if law.error < rules.ROUNDING else f"its output law is {law.error:.3f} away from p"
     return Frame(f"{law.rule} accepts {100 * law.alpha:.1f} % of the drafts; {verdict}.", body)
 
 
 def simulation_frame(trace: Trace, index: int) -> Frame:
     draws, law = lane(trace, "simulation")[: index + 1], lane(trace, "law")[0]
     now, names = draws[-1], list(trace.texts.values())
-    curve = judging.convergence(draws, law.error, NUM_DRAWS)
+    curve = rules.convergence(draws, law.error, NUM_DRAWS)
     body = html.frame(
-        html.section(html.count(now.num_draws, "draw") + f" with {now.rule}", judging.frequencies(now, law, names), "the line on a bar is p"),
-        html.section("Distance to p", curve, judging.curve_key(law.error)),
+        html.section(
+            html.count(now.num_draws, "draw") + f" with {now.rule}",
+            rules.frequencies(now, law, names),
+            "the line on a bar is p",
+        ),
+        html.section("Distance to p", curve, rules.curve_key(law.error)),
     )
-    said = f"After {html.count(now.num_draws, 'draw')} the output is {now.distance:.4f} away from p; chance alone would leave {now.chance:.4f}."
+    draws_so_far = html.count(now.num_draws, "draw")
+    said = f"{draws_so_far}: the output is {now.distance:.4f} away from p; chance alone would leave {now.chance:.4f}."
     return Frame(said, body)
 
 
-# --- Charts -------------------------------------------------------------------------------------------------------------
+# --- Charts -----------------------------------------------------------------------------------------------------------
 
 
 def temperature_chart(trace: Trace) -> Any:
@@ -314,57 +365,64 @@ def tokens_chart(trace: Trace) -> Any:
         return None
     grid = [i / 40 for i in range(41)]
     lengths = sorted({1, 2, 4, 8, k})
-    fig = charts.lines({f"k = {n}": [(a, expected_tokens(a, n)) for a in grid] for n in lengths}, "acceptance α", "tokens per pass")
+    fig = charts.lines(
+        {f"k = {n}": [(a, expected_tokens(a, n)) for a in grid] for n in lengths}, "acceptance α", "tokens per pass"
+    )
     fig.update_traces(mode="lines")
     measured = result["mean_acceptance_length"]
     y, name = (measured, "this run, measured") if measured is not None else (expected_tokens(alpha, k), "this law")
-    fig.add_scatter(x=[alpha], y=[y], name=name, mode="markers", marker=dict(size=13, symbol="star", color=charts.MUTED))
+    fig.add_scatter(
+        x=[alpha], y=[y], name=name, mode="markers", marker={"size": 13, "symbol": "star", "color": charts.MUTED}
+    )
     return fig
 
 
 def batch_chart(trace: Trace) -> Any:
-    alpha = summary(trace)["alpha"]
-    if alpha is None:
+    alpha, tags = summary(trace)["alpha"], lane(trace, "priced")
+    if alpha is None or not tags:
         return None
-    shape, hardware = priced()
+    shape, hardware = tags[0].shape, tags[0].hardware
     batches = [2**i for i in range(11)]
     lengths = sorted({1, 4, 7, trace.provenance.get("k")})
     series = {
         f"k = {k}": [(b, speedup(shape, hardware, b, k, expected_tokens(alpha, k))) for b in batches] for k in lengths
     }
     fig = charts.lines(series, "batch size", "speed against plain decoding", log_x=True)
-    fig.add_hline(y=1, line=dict(color=charts.MUTED, width=1, dash="dot"))
+    fig.add_hline(y=1, line={"color": charts.MUTED, "width": 1, "dash": "dot"})
     return charts.vertical(fig, spare_batch(hardware, trace.provenance["k"]), "spare compute ends")
 
 
-# --- Page ---------------------------------------------------------------------------------------------------------------
+# --- Page -------------------------------------------------------------------------------------------------------------
 
 HOW = """
 The drafter draws a token x from its law **q** and reports q. The target's pass gives its own law **p** for the same
-position; both laws have been through the same knobs. A coin u is tossed on [0, 1), and x stands if **u · q(x) < p(x)**.
-That is the famous ratio min(1, p/q) without a division, so q(x) = 0 needs no special case. If x falls, the next token is
-drawn from the **residual**: max(p − q, 0), normalised. If every draft stands, p of the last row gives one more token free
-of charge, the **bonus**.
+position; both laws have been through the same knobs. A coin u is tossed on [0, 1), and x stands if **u · q(x) <
+p(x)**. That is the famous ratio min(1, p/q) without a division, so q(x) = 0 needs no special case. If x falls, the
+next token is drawn from the **residual**: max(p − q, 0), normalised. If every draft stands, p of the last row gives
+one more token free of charge, the **bonus**.
 
-**Why the output has law p, in two parts.** A token x can come out in two ways. It is drafted and stands with probability
-q(x) · min(1, p(x)/q(x)) = min(p(x), q(x)). Or some draft falls, which happens with probability 1 − Σ min(p, q), and x is
-drawn from the residual; the residual's normaliser is that same number, so this part is max(p(x) − q(x), 0). The two parts
-add up to p(x), whatever q was. A poor q costs acceptance, never correctness. Type in your own p and q to see both parts as
-one bar; the figures come from running the shipped rule over every coin it asks for, not from this formula.
+**Why the output has law p, in two parts.** A token x can come out in two ways. It is drafted and stands with
+probability q(x) · min(1, p(x)/q(x)) = min(p(x), q(x)). Or some draft falls, which happens with probability 1 − Σ
+min(p, q), and x is drawn from the residual; the residual's normaliser is that same number, so this part is max(p(x) −
+q(x), 0). The two parts add up to p(x), whatever q was. A poor q costs acceptance, never correctness. Type in your own
+p and q to see both parts as one bar; the figures come from running the shipped rule over every coin it asks for, not
+from this formula.
 
-**Rules compared.** `match_keep` lets the target draw its own token and keeps the draft while it is the same: the output
-*is* the target's own sample, so this is lossless too, but a draft stands only with Σ p · q. `match_redraw` throws the
-mismatch away and draws again: drafts get a second chance, the output leans towards q. `argmax_soft_q` drafts its likeliest
-token and reports the soft q: the coin and the residual are computed for a token that was never drawn from q.
+**Rules compared.** `match_keep` lets the target draw its own token and keeps the draft while it is the same: the
+output *is* the target's own sample, so this is lossless too, but a draft stands only with Σ p · q. `match_redraw`
+throws the mismatch away and draws again: drafts get a second chance, the output leans towards q. `argmax_soft_q`
+drafts its likeliest token and reports the soft q: the coin and the residual are computed for a token that was never
+drawn from q.
 
-**Three sentences that need a qualifier.**
-*"Comparing with the target's own sample is biased."* Only if the sample is thrown away. Kept, it is exact, and accepts less.
-*"A higher temperature lowers acceptance."* At first. As both laws become uniform, acceptance rises again: the first chart
-measures it on the contexts of your run. With top-k or top-p on, the two supports can differ at every temperature, and the
-rise may stop short of 1. *"A free drafter cannot hurt."* It can: once the batch fills the compute units, each drafted
-position is paid for, accepted or not. The last chart prices that for {model} on {hardware} at an empty context.
+**Three sentences that need a qualifier.** *"Comparing with the target's own sample is biased."* Only if the sample is
+thrown away. Kept, it is exact, and accepts less. *"A higher temperature lowers acceptance."* At first. As both laws
+become uniform, acceptance rises again: the first chart measures it on the contexts of your run. With top-k or top-p
+on, the two supports can differ at every temperature, and the rise may stop short of 1. *"A free drafter cannot
+hurt."* It can: once the batch fills the compute units, each drafted position is paid for, accepted or not. The last
+chart prices that for Llama 3.3 70B on eight H100s at an empty context.
 
-Temperature 0 needs no other rule: p and q become one-hot, and u · q < p is true exactly when both choose the same token.
+Temperature 0 needs no other rule: p and q become one-hot, and u · q < p is true exactly when both choose the same
+token.
 """
 
 QUESTIONS = (
@@ -372,12 +430,13 @@ QUESTIONS = (
         ask="Why does speculative sampling keep the target's distribution exactly, however poor the drafter is?",
         answer=(
             "A token comes out as an accepted draft with probability min(p, q).",
-            "It comes out after a rejection with probability max(p − q, 0): the chance of a rejection and the normaliser of the residual are the same number and cancel.",
+            "It comes out after a rejection with probability max(p − q, 0): the chance of a rejection is also the "
+            "number that normalises the residual, so the two cancel.",
             "The two add up to p for every q; the drafter decides only how often the first part is used.",
             "The next position starts from the token that came out, so the argument repeats along the text.",
         ),
         follow_ups=(
-            "What is the acceptance rate of one draft token, in p and q? (Σ min(p, q), one minus their total variation.)",
+            "What is the acceptance rate in p and q? (Σ min(p, q), one minus their total variation.)",
             "What happens when q gives 0 to a token that p likes? (It comes from the residual.)",
         ),
         mistakes=(
@@ -390,21 +449,21 @@ QUESTIONS = (
         ask="The drafter always proposes its likeliest token, and verification uses its softmax as q. What breaks?",
         answer=(
             "The token was not drawn from that q: its true law is one-hot.",
-            "The coin then accepts the favourite with p/q instead of p, and the residual subtracts mass that was never proposed.",
-            "Either draw the draft from q, or report q as one-hot: accept with p(x), and after a rejection take x out of p.",
+            "The coin accepts the favourite with p/q instead of p, and the residual subtracts what was never proposed.",
+            "Draw the draft from q, or report q as one-hot: accept with p(x), and after a rejection take x out of p.",
         ),
-        follow_ups=("Does the one-hot repair cost anything? (Acceptance: p(x) at the favourite instead of Σ min(p, q).)",),
+        follow_ups=("What does the one-hot repair cost? (Acceptance: p at the favourite instead of Σ min(p, q).)",),
         mistakes=("Judging it by its acceptance rate: the wrong rule can accept more than the right one.",),
         preset="rule_argmax_soft_q",
     ),
     Question(
-        ask="Instead of tossing coins, let the target sample and compare. Is that lossless, and why is it not the usual rule?",
+        ask="Let the target sample and compare, instead of tossing coins. Lossless? And why is it not the usual rule?",
         answer=(
-            "It is lossless if a mismatch puts out the target's own sample: the output is that sample, always.",
+            "Lossless, if a mismatch puts out the target's own sample: the output is always that sample.",
             "It accepts Σ p · q, which is never more than Σ min(p, q).",
             "Drawing a second time after the mismatch is what biases it.",
         ),
-        follow_ups=("Where are the two rules equal? (Where one of the laws is one-hot: greedy decoding, n-gram drafts.)",),
+        follow_ups=("Where do both rules accept alike? (Where a law is one-hot: greedy decoding, n-gram drafts.)",),
         mistakes=("Calling every exact-match check biased.",),
         preset="rule_match_keep",
     ),
@@ -414,36 +473,46 @@ QUESTIONS = (
             "The law that the draft token was really drawn from, so q after the knobs, normalised again.",
             "p takes the same knobs, on every row, bonus row included.",
         ),
-        mistakes=("Drawing from the filtered law and reporting the raw one: acceptance looks better and the output leans towards the draft.",),
+        mistakes=("Reporting the raw law: acceptance looks better, and the output leans towards the draft.",),
         preset="processed_q",
     ),
     Question(
         ask="How does acceptance move with temperature?",
         answer=(
             "At 0 a draft stands if both models have the same favourite.",
-            "As temperature rises, the laws spread over tokens that the two models rank differently, and the overlap shrinks.",
+            "As it rises, the laws spread over tokens that the models rank differently, and the overlap shrinks.",
             "At high temperature both approach the uniform law, and the overlap grows towards 1.",
         ),
-        follow_ups=("What does exact match do there? (It falls and stays down: two samples of a flat law rarely agree.)",),
+        follow_ups=(
+            "What does exact match do there? (It falls and stays down: two samples of a flat law rarely agree.)",
+        ),
         mistakes=("Extrapolating the falling part.",),
         preset="pair",
     ),
     Question(
         ask="Your drafter is free and accepts 80 % at k = 4. At which batch size would you turn it off?",
         answer=(
-            "A pass is bound by streaming weights until batch · (k + 1) reaches the ridge of the hardware; up to there the drafts ride along.",
-            "Beyond it a pass grows with every drafted position, and speculation pays until that growth has eaten the tokens gained.",
+            "Until batch · (k + 1) reaches the ridge, streaming the weights bounds a pass: drafts ride along.",
+            "Beyond, every drafted position costs time; speculation pays until that has eaten the tokens gained.",
             "Far beyond, the factor is E(α, k)/(k + 1), below 1 whenever anything is rejected.",
         ),
-        follow_ups=("Which way does a long context push this? (KV reads grow with the batch, not with k: the pass stays memory-bound longer.)",),
+        follow_ups=(
+            "What does a long context change? (KV reads grow with the batch, not with k: memory binds longer.)",
+        ),
         mistakes=("Blaming the drafter: at a large batch verification is the bill.",),
         preset="rule_rejection",
     ),
 )
 
 SOURCES = (
-    ("Leviathan, Kalman, Matias 2023: Fast Inference from Transformers via Speculative Decoding", "https://arxiv.org/abs/2211.17192"),
-    ("Chen et al. 2023: Accelerating Large Language Model Decoding with Speculative Sampling", "https://arxiv.org/abs/2302.01318"),
+    (
+        "Leviathan, Kalman, Matias 2023: Fast Inference from Transformers via Speculative Decoding",
+        "https://arxiv.org/abs/2211.17192",
+    ),
+    (
+        "Chen et al. 2023: Accelerating Large Language Model Decoding with Speculative Sampling",
+        "https://arxiv.org/abs/2302.01318",
+    ),
     ("Miao et al. 2023: SpecInfer, several drafts judged one after another", "https://arxiv.org/abs/2305.09781"),
 )
 
@@ -455,11 +524,6 @@ def code(params: Params) -> Sequence[Callable[..., Any]]:
         picks = () if params.rule == "rejection" else (scheme.pick,)
         return (*picks, verify_sampling, residual)
     return (scheme.verify,) if scheme.verify is verify_match_keep else (scheme.verify, verify_match_keep)
-
-
-def how() -> str:
-    shape, hardware = priced()
-    return HOW.format(model=shape.name, hardware=hardware.name)
 
 
 LAB = Lab(
@@ -475,11 +539,23 @@ LAB = Lab(
     frame=frame,
     num_frames=num_frames,
     charts=(
-        Chart("Acceptance over temperature", temperature_chart, "Measured: both models scored the contexts of this run again."),
-        Chart("Tokens per pass over acceptance", tokens_chart, "Computed: every draft stands with the same chance α, (1 − α^(k+1)) / (1 − α)."),
-        Chart("Speed over batch size", batch_chart, "Priced: data-sheet roofline, a drafter that costs nothing, context 0, this run's α."),
+        Chart(
+            "Acceptance over temperature",
+            temperature_chart,
+            "Measured: both models scored the contexts of this run again.",
+        ),
+        Chart(
+            "Tokens per pass over acceptance",
+            tokens_chart,
+            "Computed: each draft stands with chance α; (1 − α^(k+1)) / (1 − α).",
+        ),
+        Chart(
+            "Speed over batch size",
+            batch_chart,
+            "Priced: data-sheet roofline, a free drafter, context 0, this run's α.",
+        ),
     ),
-    how=how(),
+    how=HOW,
     code=code,
     questions=QUESTIONS,
     sources=SOURCES,
