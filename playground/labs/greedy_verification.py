@@ -244,8 +244,8 @@ LAB = Lab(
             ),
             (
                 (
-                    "The pass reads the last committed token and the k drafts and gives k + 1 rows; row i judges draft i "
-                    "+ 1."
+                    "The pass reads the last committed token and the k drafts and gives k + 1 rows; row i judges draft "
+                    "i + 1."
                 ),
                 (
                     "Drafts stand up to the first that differs from the argmax of its row; the argmax of that row "
@@ -253,8 +253,8 @@ LAB = Lab(
                 ),
                 "1 to k + 1 tokens per pass, and exactly those of plain greedy decoding.",
                 (
-                    "1 + k rows written, 1 + accepted kept, k - accepted rolled back; the token that follows has no row "
-                    "yet."
+                    "1 + k rows written, 1 + accepted kept, k - accepted rolled back; the token that follows has no "
+                    "row yet."
                 ),
             ),
             (
@@ -277,14 +277,14 @@ LAB = Lab(
             ),
             ("From which acceptance on does a draft of k pay, given the times on this page?",),
             ("Saying that quality drops, or that the output becomes a mixture of both models.",),
-            "a bad drafter loses nothing",
+            "always-wrong",
         ),
         Question(
             "In bf16 the speculative output differs from the plain one. Is that a bug?",
             (
                 (
-                    "Look at the top-2 margin where they first differ: within a few rounding steps of bf16 it is a near "
-                    "tie, otherwise a bug."
+                    "Look at the top-2 margin where they first differ: within a few rounding steps of bf16 it is a "
+                    "near tie, otherwise a bug."
                 ),
                 "Passes of different shapes sum in different orders; neither output is the right one.",
                 "Everything behind the first difference is a different text and says nothing.",
@@ -294,7 +294,7 @@ LAB = Lab(
                 "Why does batching other requests alongside have the same effect?",
             ),
             ("Counting differing tokens behind the first difference.", "Expecting bit equality from a GPU in bf16."),
-            "bf16 near tie",
+            "bf16-near-tie",
         ),
     ),
     sources=(

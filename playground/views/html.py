@@ -21,7 +21,9 @@ def frame(*blocks: Text | None) -> Markup:
 
 def section(title: str, body: Text, aside: Text = "") -> Markup:
     """A block with a small heading, and at its right what belongs to it: a count, a legend."""
-    return Markup('<section><div class="head"><b>{}</b><span>{}</span></div>{}</section>').format(title, aside, body)
+    return Markup('<section data-figure><div class="head"><b>{}</b><span>{}</span></div>{}</section>').format(
+        title, aside, body
+    )
 
 
 def columns(*blocks: Text) -> Markup:
@@ -84,7 +86,7 @@ def _cell(column: int, value: Text | float | int | None) -> Markup:
 
 
 def stack(parts: Sequence[tuple[str, float]], total: float | None = None, digits: int = 3) -> Markup:
-    """One horizontal bar of several parts, each with its name and figure below; at most four parts have their own look."""
+    """One horizontal bar of several parts, each named with its figure below. Five looks, so at most five parts."""
     whole = total if total is not None else sum(value for _, value in parts)
     bar = join(
         [

@@ -7,15 +7,16 @@ from markupsafe import Markup
 from playground.engine.trace import KVRows
 from playground.views.html import join
 
-NUM_BEFORE = 16  # cells of rows that were there before; the rest is a number
-NUM_KEPT = 18
+NUM_BEFORE = 8  # cells of rows that were there before; the rest is a number
+NUM_KEPT = 17  # cells of kept rows: a whole draft; of a longer run, such as the prompt, only the last few
+NUM_LAST = 4
 
 
 def strip(name: str, kv: KVRows | None, width: int = 0) -> Markup:
     """One cache. ``width`` pads with empty cells so that two strips line up; ``None`` is a drafter without a cache."""
     if kv is None:
         return Markup('<div><span>{}</span><span class="says">keeps no KV rows</span></div>').format(name)
-    before, kept = min(kv.before, NUM_BEFORE), min(kv.kept, NUM_KEPT)
+    before, kept = min(kv.before, NUM_BEFORE), _kept(kv)
     cells = [
         *_more(kv.before - before),
         Markup("<i></i>") * before,
@@ -46,7 +47,11 @@ def says(kv: KVRows) -> str:
 
 
 def _width(kv: KVRows) -> int:
-    return min(kv.kept, NUM_KEPT) + kv.rolled_back + kv.missing
+    return _kept(kv) + kv.rolled_back + kv.missing
+
+
+def _kept(kv: KVRows) -> int:
+    return kv.kept if kv.kept <= NUM_KEPT else NUM_LAST
 
 
 def _more(n: int, word: str = "more") -> list[Markup]:

@@ -53,5 +53,5 @@ def _bar(parts: list[tuple[str, float]], value: float, whole: float) -> Markup:
     drawn = join(
         [Markup('<i class="c-{}" style="width:{}%"></i>').format(kind, percent(v, whole)) for kind, v in parts if v > 0]
     )
-    shown = number(value, 3) if value == 0 or value >= 5e-4 else "<.001"
+    shown = "0" if value == 0 else number(value, 3) if value >= 5e-4 else "<.001"
     return Markup('<div class="bar"><span class="track">{}</span><span>{}</span></div>').format(drawn, shown)

@@ -101,5 +101,5 @@ def says(race: Race, index: int) -> str:
         step: Pass = race.ours.steps[index]
         return verification.says(step) + (f" {step.note}" if step.note else "")
     passes = html.count(len(race.ours.steps), "target pass", "target passes")
-    alone = "took" if race.plain.finish else "has made"
-    return f"{html.count(len(race.ours.output_tokens), 'token')} in {passes}. Plain decoding {alone} {len(race.plain.steps):,}."
+    alone = f"Plain decoding {'took' if race.plain.finish else 'has made'} {len(race.plain.steps):,}."
+    return f"{html.count(len(race.ours.output_tokens), 'token')} in {passes}. {alone}"

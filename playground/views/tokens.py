@@ -17,9 +17,18 @@ NAMES = {
     "plain": "plain",
     "discarded": "cut off after the end",
 }
-GLYPHS = {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡", "\u00a0": "⍽"}
-SHORT = {"\u200b": "ZWSP", "\u200c": "ZWNJ", "\u200d": "ZWJ", "\u200e": "LRM", "\u200f": "RLM", "\u202a": "LRE", "\u202b": "RLE", "\u202c": "PDF",
-         "\u202d": "LRO", "\u202e": "RLO", "\u2066": "LRI", "\u2067": "RLI", "\u2068": "FSI", "\u2069": "PDI", "\ufeff": "BOM"}  # fmt: skip
+GLYPHS = {" ": "·", "\n": "↵", "\t": "⇥"}
+CONTROLS = (
+    "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
+)
+SHORT = {
+    **{chr(code): sign for code, sign in enumerate(CONTROLS.split())},
+    **{chr(0x200B + i): sign for i, sign in enumerate(("ZWSP", "ZWNJ", "ZWJ", "LRM", "RLM"))},
+    **{chr(0x202A + i): sign for i, sign in enumerate(("LRE", "RLE", "PDF", "LRO", "RLO"))},
+    **{chr(0x2066 + i): sign for i, sign in enumerate(("LRI", "RLI", "FSI", "PDI"))},
+    "\x7f": "DEL",
+    "\ufeff": "BOM",
+}
 MAX_CHARS = 32  # of one chip
 NUM_CONTEXT = 60  # tokens of a context strip
 
@@ -60,8 +69,6 @@ def spoken(text: str) -> str:
 def _sign(char: str) -> str | None:
     if char in GLYPHS:
         return GLYPHS[char]
-    if char < " ":
-        return chr(0x2400 + ord(char))
     if char in SHORT:
         return f"⟨{SHORT[char]}⟩"
     if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp", "Cn", "Co"):
@@ -81,7 +88,7 @@ def mark(state: str) -> Markup:
 
 
 def chip(text: str, state: str = "", detail: str = "", with_mark: bool = False) -> Markup:
-    """One token. ``state`` is one of ``STATES``, or nothing for a token of the past; ``detail`` shows on hover or focus."""
+    """One token. ``state`` is one of ``STATES``, or nothing for one of the past; ``detail`` shows on hover or focus."""
     kind = f" {state}" if state else ""
     extra = Markup(' tabindex="0" data-detail="{}"').format(detail) if detail else ""
     said = Markup('<span class="sr"> {}</span>').format(name(state)) if state and state != "plain" else ""

@@ -20,7 +20,7 @@ def text_of(texts: Texts, token: int) -> str:
 
 
 def table(step: Pass, texts: Texts) -> Markup:
-    """A column per drafted token and, when all stood, one for the token that follows. Figures are the cells' details."""
+    """A column per drafted token, and when all stood one for the token that follows. A cell's detail has its figures."""
     path = [i for i, node in enumerate(step.nodes) if node.state == "accepted"]
     end = _end(step, path)
     columns = range(max(len(step.nodes), end + 1))
@@ -93,7 +93,7 @@ def _tr(label: str, cells: Sequence[Text], kind: str = "") -> Markup:
     return Markup('<tr class="{}"><th scope="row">{}</th>{}</tr>').format(kind, label, tds)
 
 
-# --- Figures in words ---------------------------------------------------------------------------------------------------
+# --- Figures in words -------------------------------------------------------------------------------------------------
 
 
 def node_detail(step: Pass, index: int, texts: Texts) -> str:

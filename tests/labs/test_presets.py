@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -38,10 +39,8 @@ class Asks:
 def first_model(lab: Lab, preset: Preset) -> str | None:
     """The model that a preset needs, or ``None``."""
     asks = Asks()
-    try:
+    with contextlib.suppress(LookupError):
         next(iter(execute(lab, read_params(lab.params, preset.params), asks)))
-    except LookupError:
-        pass
     return asks.target
 
 
@@ -80,7 +79,8 @@ def test_preset_shows_what_it_claims(lab: Lab, preset: Preset) -> None:
         trace = update if isinstance(update, Trace) else trace
     summary = json.loads(json.dumps(lab.summary(trace), allow_nan=False))
     assert preset.expect, f"{preset.name} claims nothing that a test could recompute"
-    wrong = {key: (value_at(summary, key), want) for key, want in preset.expect.items() if not meets(summary, key, want)}
+    found = {key: value_at(summary, key) for key in preset.expect}
+    wrong = {key: (found[key], want) for key, want in preset.expect.items() if not meets(found[key], want)}
     assert not wrong, f"(found, expected): {wrong}"
     frames = [lab.frame(trace, i) for i in range(lab.num_frames(trace))]
     assert frames
@@ -92,9 +92,8 @@ def test_preset_shows_what_it_claims(lab: Lab, preset: Preset) -> None:
         chart.draw(trace)
 
 
-def meets(summary: Mapping[str, Any], key: str, want: Any) -> bool:
-    """Whether the figure at a dotted key is what a preset expects."""
-    found = value_at(summary, key)
+def meets(found: Any, want: Any) -> bool:
+    """Whether a figure is what a preset expects."""
     if not isinstance(want, dict):
         return found == want
     if found is None:
@@ -106,6 +105,7 @@ def meets(summary: Mapping[str, Any], key: str, want: Any) -> bool:
 
 
 def value_at(summary: Mapping[str, Any], key: str) -> Any:
+    """The figure at a dotted key."""
     found: Any = summary
     for part in key.split("."):
         found = found[int(part)] if isinstance(found, list) else found[part]
