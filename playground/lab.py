@@ -282,11 +282,16 @@ def read_presets(file: Path) -> Mapping[str, Preset]:
 
 def execute(lab: Lab, params: Any, models: Models) -> Iterator[Update]:
     """Run a lab; every trace carries the lab's name and parameters in its provenance."""
-    about = {"lab": lab.slug, "params": {f.name: getattr(params, f.name) for f in dataclasses.fields(params)}}
+    about = {"lab": lab.slug, "params": {f.name: _plain(getattr(params, f.name)) for f in dataclasses.fields(params)}}
     for update in lab.run(params, models):
         if isinstance(update, Trace):
             update = dataclasses.replace(update, provenance={**about, **update.provenance})
         yield update
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON gives it back, so that a trace equals itself after a round trip."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def params_of(lab: Lab, trace: Trace) -> Any:
