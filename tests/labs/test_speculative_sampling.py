@@ -7,17 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.load import Models, ModelUnavailable
+from models.load import Models
 from playground.engine.acceptance import context_logits, temperature_point
 from playground.engine.drafters import NoDrafter, never_right
 from playground.engine.rules import SCHEMES, rising_sizes, rule_law, shaped, simulate, total_variation
 from playground.engine.sampling import chain, coins
 from playground.engine.trace import Trace
-from playground.lab import BadInput, discover, execute, folders, params_of, read_params
+from playground.lab import BadInput, execute, read_params
 from playground.labs.speculative_sampling import LAB, decode
 
 REFERENCE = {"p": "0.5,0.3,0.2", "q": "0.2,0.5,0.3"}
-PRESETS = discover(folders())["speculative_sampling"].presets
 
 
 def run(raw, models=None) -> Trace:
@@ -27,20 +26,6 @@ def run(raw, models=None) -> Trace:
     for update in execute(LAB, read_params(LAB.params, raw), models):
         last = update if isinstance(update, Trace) else last
     return last
-
-
-def holds(value, wanted) -> bool:
-    if not isinstance(wanted, dict):
-        return value == wanted
-    if "approx" in wanted:
-        return abs(value - wanted["approx"]) <= wanted["abs"]
-    return wanted.get("min", value) <= value <= wanted.get("max", value)
-
-
-def look_up(summary, key):
-    for part in key.split("."):
-        summary = summary[part]
-    return summary
 
 
 # --- Typed-in laws ----------------------------------------------------------------------------------------------------
@@ -230,23 +215,3 @@ def test_contexts_are_scored_as_the_run_saw_them():
     for i in range(len(output)):
         alone = target.session([*prompt, *output[:i]]).score(NoDrafter().propose(None, 0, coins(0))).logits[0]
         assert torch.equal(together[i], alone)
-
-
-# --- Presets ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_preset_shows_what_its_note_claims(name):
-    preset = PRESETS[name]
-    try:
-        trace = run(preset.params)
-    except ModelUnavailable as error:
-        pytest.skip(str(error))
-    summary = LAB.summary(trace)
-    for key, wanted in preset.expect.items():
-        assert holds(look_up(summary, key), wanted), f"{key} is {look_up(summary, key)}, not {wanted}"
-    assert params_of(LAB, trace) == read_params(LAB.params, preset.params)
-
-
-def test_questions_open_presets_that_exist():
-    assert {question.preset for question in LAB.questions} <= set(PRESETS)
