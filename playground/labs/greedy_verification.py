@@ -33,7 +33,7 @@ class Params:
     drafter: str = control(
         "layer_skip", "Drafter", "Who guesses.", choices=("none", "ngram", "layer_skip", *FORESIGHT), free=True
     )
-    draft_layers: int = control(24, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
+    draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)
     dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="Run")
@@ -277,7 +277,7 @@ LAB = Lab(
             ),
             ("From which acceptance on does a draft of k pay, given the times on this page?",),
             ("Saying that quality drops, or that the output becomes a mixture of both models.",),
-            "always-wrong",
+            "always_wrong",
         ),
         Question(
             "In bf16 the speculative output differs from the plain one. Is that a bug?",
@@ -294,7 +294,7 @@ LAB = Lab(
                 "Why does batching other requests alongside have the same effect?",
             ),
             ("Counting differing tokens behind the first difference.", "Expecting bit equality from a GPU in bf16."),
-            "bf16-near-tie",
+            "bf16_near_tie",
         ),
     ),
     sources=(

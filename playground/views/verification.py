@@ -20,7 +20,7 @@ def text_of(texts: Texts, token: int) -> str:
 
 
 def table(step: Pass, texts: Texts) -> Markup:
-    """A column per drafted token, and when all stood one for the token that follows. A cell's detail has its figures."""
+    """A column per drafted token, and one for the token that follows a full draft. Details of cells have the figures."""
     path = [i for i, node in enumerate(step.nodes) if node.state == "accepted"]
     end = _end(step, path)
     columns = range(max(len(step.nodes), end + 1))
