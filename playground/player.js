@@ -3,7 +3,9 @@
 //   {query}            the URL that repeats the run                          {end}  "done", "stopped" or "failed"
 const find = (selector) => element.querySelector(selector);
 const picture = find(".picture"), status = find(".status"), seek = find(".seek"), count = find(".count");
-const progress = find(".progress"), fallback = find(".detail.fallback"), play = find(".play");
+const progress = find(".progress"), what = find(".what"), meter = find("progress"), fallback = find(".detail.fallback");
+const prev = find(".prev"), play = find(".play"), next = find(".next"), speed = find(".speed");
+const save = find(".save"), open = find(".open"), file = find(".file");
 const MAX_FILE = 8e6; // bytes of a saved run
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -28,7 +30,7 @@ function read() {
     if (line[0] === "#") { runId = line.slice(1); continue; }
     const data = JSON.parse(line);
     if ("i" in data) {
-      if (isStale) { frames = []; isStale = false; at = -1; height = 0; picture.style.minHeight = ""; find(".save").disabled = false; }
+      if (isStale) { frames = []; isStale = false; at = -1; height = 0; picture.style.minHeight = ""; save.disabled = false; }
       frames[data.i] = data;
       newest = Math.max(newest, data.i);
       isRedrawn ||= data.i === at;
@@ -58,11 +60,10 @@ function finish(end) {
   isFollowing = false;
 }
 
-function tell(what, fraction) {
-  progress.hidden = !what;
-  find(".what").textContent = what;
-  const bar = find("progress");
-  if (fraction === null || fraction === undefined) bar.removeAttribute("value"); else bar.value = fraction;
+function tell(words, fraction) {
+  progress.hidden = !words;
+  what.textContent = words;
+  if (fraction === null || fraction === undefined) meter.removeAttribute("value"); else meter.value = fraction;
 }
 
 function note(words) {
@@ -106,9 +107,9 @@ function tie() { // buttons, range and count to the position
   seek.max = Math.max(1, frames.length);
   seek.value = at + 1;
   seek.disabled = play.disabled = last < 1;
-  find(".prev").disabled = at <= 0;
-  find(".next").disabled = at >= last;
-  find(".save").disabled = !runId || last < 0;
+  prev.disabled = at <= 0;
+  next.disabled = at >= last;
+  save.disabled = !runId || last < 0;
   count.textContent = last >= 0 ? `${at + 1} of ${frames.length}` : "";
   seek.setAttribute("aria-valuetext", last >= 0 ? `Step ${at + 1} of ${frames.length}: ${frames[at]?.status ?? ""}` : "No steps yet");
   seek.style.setProperty("--done", last > 0 ? `${(100 * at) / last}%` : "0%");
@@ -139,16 +140,16 @@ function toggle() {
   timer = setInterval(() => {
     if (!element.isConnected || at >= frames.length - 1) return pause();
     step(at + 1);
-  }, Number(find(".speed").value));
+  }, Number(speed.value));
 }
 
 // --- listening ------------------------------------------------------------------------------------------------------
 
-find(".prev").onclick = () => { pause(); step(at - 1); };
-find(".next").onclick = () => { pause(); step(at + 1); };
+prev.onclick = () => { pause(); step(at - 1); };
+next.onclick = () => { pause(); step(at + 1); };
 play.onclick = toggle;
 seek.oninput = () => { pause(); step(Number(seek.value) - 1); };
-find(".speed").onchange = () => { if (timer) { pause(); toggle(); } };
+speed.onchange = () => { if (timer) { pause(); toggle(); } };
 
 function point(event) {
   const target = event.target.closest?.("[data-detail]");
@@ -184,7 +185,7 @@ function onRun(event) {
 }
 document.addEventListener("click", onRun);
 
-find(".save").onclick = async () => {
+save.onclick = async () => {
   const trace = await server[props.save_name](runId);
   if (trace === null) return note("This run is no longer kept by the server; run it again to save it. ");
   const link = document.createElement("a");
@@ -193,13 +194,14 @@ find(".save").onclick = async () => {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 };
-find(".open").onclick = () => find(".file").click();
-find(".file").onchange = async (event) => {
-  const file = event.target.files[0];
-  event.target.value = "";
-  if (!file) return;
-  if (file.size > MAX_FILE) return note(`This file has ${file.size} bytes; at most ${MAX_FILE} are read. `);
-  trigger("upload", { text: await file.text() });
+open.onclick = () => file.click();
+file.onchange = async () => {
+  const chosen = file.files[0];
+  if (!chosen) return;
+  if (chosen.size > MAX_FILE) return note(`This file has ${chosen.size} bytes; at most ${MAX_FILE} are read. `);
+  const text = await chosen.text();
+  file.value = "";
+  trigger("upload", { text });
 };
 
 watch("value", read);
