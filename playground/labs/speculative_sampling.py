@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from playground.engine.acceptance import context_logits, over_temperature
 from playground.engine.cost import Priced, break_even_batch, expected_tokens, spare_batch, speedup, tensor_parallel
 from playground.engine.decode import speculate
@@ -93,7 +95,7 @@ def run_typed(params: Params, models: Models) -> Iterator[Trace]:
     trace = price_tag(Trace(texts=dict(enumerate(NAMES[: len(p)])), provenance=about), models).open("law")
     for name in (params.rule, *(name for name in SCHEMES if name != params.rule)):
         trace = trace.add("law", rule_law(name, p, q))
-        yield trace
+    yield trace  # all at once: each picture compares the four
     trace = trace.open("simulation")
     for draws in simulate(params.rule, p, q, params.seed, rising_sizes(NUM_DRAWS)):
         trace = trace.add("simulation", draws)
@@ -288,6 +290,7 @@ def pass_frame(trace: Trace, index: int) -> Frame:
         html.section("Text so far", text, html.count(len(before) + len(step.outputs), "token")),
         html.section("Draft", tokens.strip(draft), f"{step.num_verified} of {len(draft)} stand") if draft else None,
         html.detail(),
+        html.note(judging.KEY) if step.nodes and rule not in judging.SAYS else None,
         html.columns(*judging.judged(step, trace.texts, rule)),
         html.note(step.note, "warn") if step.note else None,
     )
@@ -309,16 +312,11 @@ def says(step: Pass, rule: str) -> str:
 def law_frame(trace: Trace, index: int) -> Frame:
     laws, names = lane(trace, "law"), list(trace.texts.values())
     law: RuleLaw = laws[index]
-    rows = [[other.rule, 100 * other.alpha, rules.distance(other.error), rules.verdict(other.error)] for other in laws]
-    parts = [("accepted drafts", law.alpha), ("after a rejection", 1 - law.alpha)]
+    out = Markup('<p class="says">{}</p>{}').format(rules.TELLS[law.rule], rules.output_law(law, names))
     body = html.frame(
-        html.section(f"What {law.rule} puts out", rules.output_law(law, names), "the line on a bar is p"),
-        html.section("All output", html.stack(parts, 1.0), "exact"),
-        html.section(
-            "Rules so far",
-            html.table(["rule", "accepts %", "distance to p", "verdict"], rows, "Rules compared"),
-            "exact",
-        ),
+        html.section(f"What {law.rule} puts out", out, "exact; the line on a bar is p"),
+        html.section("All output", rules.both_parts(law), "exact"),
+        html.section("The four rules on these laws", rules.compared(laws, law.rule), "exact"),
     )
     verdict = "its output law is p" if law.error < rules.ROUNDING else f"its output law is {law.error:.3f} away from p"
     return Frame(f"{law.rule} accepts {100 * law.alpha:.1f} % of the drafts; {verdict}.", body)
@@ -354,8 +352,10 @@ def temperature_chart(trace: Trace) -> Any:
         "exact match: sum of p · q": [(max(t.temperature, least), t.match) for t in points],
         "argmax_soft_q (biased)": [(max(t.temperature, least), t.argmax) for t in points],
     }
-    fig = charts.lines(series, "temperature (the leftmost point is 0: greedy)", "acceptance", log_x=True)
-    return fig
+    fig = charts.lines(series, "temperature", "acceptance", log_x=True)
+    marks = [least, *(t for t in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if t > least)]
+    fig.update_xaxes(tickvals=marks, ticktext=["0", *(f"{t:g}" for t in marks[1:])])
+    return charts.vertical(fig, max(lane(trace, "temperature")[0].temperature, least), "this run")
 
 
 def tokens_chart(trace: Trace) -> Any:

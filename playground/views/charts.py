@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
@@ -79,10 +80,9 @@ def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: b
 
 
 def vertical(fig: go.Figure, x: float, text: str) -> go.Figure:
-    """``fig`` with a thin line at ``x`` and its name."""
-    fig.add_vline(
-        x=x,
-        line={"color": MUTED, "width": 1, "dash": "dot"},
-        annotation={"text": text, "font": {"size": 12, "color": MUTED}},
-    )
+    """``fig`` with a thin line at ``x`` and its name at the foot."""
+    place = math.log10(x) if fig.layout.xaxis.type == "log" else x  # texts stand by exponent, lines by value
+    fig.add_vline(x=x, line={"color": MUTED, "width": 1, "dash": "dot"})
+    label = {"text": text, "font": {"size": 12, "color": MUTED}, "showarrow": False, "xanchor": "left"}
+    fig.add_annotation(x=place, y=0, yref="paper", yanchor="bottom", **label)
     return fig

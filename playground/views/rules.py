@@ -8,64 +8,83 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from playground.engine.rules import Draws, RuleLaw
-from playground.views.html import join, number, percent, scroll
+from playground.views.html import join, number, percent, table
 from playground.views.tokens import chip
 
 ROUNDING = 1e-12  # below this two laws are the same one
 
 
+TELLS = {
+    "rejection": "A draft drawn from q stands if its coin u says u · q < p; else the residual max(p − q, 0) decides.",
+    "match_keep": "The target draws its own token from p and puts it out; the draft stands if it is the same one.",
+    "match_redraw": "The target draws from p to compare; if the draft differs, both go and p is drawn from again.",
+    "argmax_soft_q": "The drafter always proposes its likeliest token, yet the coin and the residual use the soft q.",
+}
+
+
 def output_law(exact: RuleLaw, names: Sequence[str]) -> Markup:
     """Token by token: p, q, and what comes out as two parts on one bar, accepted and recovered, with p as a line."""
     whole = max(*exact.p, *exact.q, *exact.law)
-    rows = []
+    blocks = []
     for t, text in enumerate(names):
         parts = [("p", exact.accepted[t]), ("residual", exact.recovered[t])]
-        cells = [
-            _bar([("p", exact.p[t])], whole),
-            _bar([("q", exact.q[t])], whole),
-            _bar(parts, whole, mark=exact.p[t]),
+        bars = [
+            _bar("p", [("p", exact.p[t])], whole),
+            _bar("q", [("q", exact.q[t])], whole),
+            _bar("out", parts, whole, mark=exact.p[t]),
         ]
-        sums = Markup('<td class="num">{} + {}</td>').format(
-            number(exact.accepted[t], 3), number(exact.recovered[t], 3)
-        )
-        rows.append(_row(chip(text), cells) + sums)
-    return _table(
-        ["token", "target p", "draft q", "comes out", "accepted + recovered"], rows, "What comes out, token by token"
-    )
+        sums = f"{number(exact.accepted[t], 3)} accepted + {number(exact.recovered[t], 3)} recovered"
+        blocks.append(_token(text, [*bars, Markup('<span class="sums">{}</span>').format(sums)]))
+    return Markup('<div class="laws">{}</div>').format(join(blocks))
+
+
+def both_parts(exact: RuleLaw) -> Markup:
+    """All output as one bar of two parts, which is also the key of ``output_law``."""
+    parts = (("p", "accepted drafts", exact.alpha), ("residual", "recovered after a rejection", max(0.0, 1 - exact.alpha)))
+    track = join([Markup('<i class="c-{}" style="width:{}%"></i>').format(c, percent(v, 1)) for c, _, v in parts])
+    key = Markup('<span><span class="key c-{}"></span>{} {}</span>')
+    keys = join([key.format(c, text, number(v, 3)) for c, text, v in parts])
+    html = Markup('<div class="stack"><div class="track">{}</div><div class="keys">{}</div></div>')
+    return html.format(track, keys)
+
+
+def compared(laws: Sequence[RuleLaw], now: str) -> Markup:
+    """Every rule on the same p and q, exact; the one named ``now`` stands out."""
+    rows = [
+        [
+            Markup("<b>{}</b>").format(law.rule) if law.rule == now else law.rule,
+            f"{100 * law.alpha:.1f} %",
+            distance(law.error),
+            verdict(law.error),
+        ]
+        for law in laws
+    ]
+    return table(["rule", "accepts", "distance to p", "verdict"], rows, "Rules compared")
 
 
 def frequencies(draws: Draws, exact: RuleLaw, names: Sequence[str]) -> Markup:
     """How often each token came out, as a bar, with p as a line on it."""
     whole = max(*exact.p, *draws.frequencies)
-    rows = [
-        _row(chip(text), [_bar([("p", p)], whole), _bar([("q", f)], whole, mark=p)])
-        + Markup('<td class="num">{:,}</td>').format(n)
-        for text, p, f, n in zip(names, exact.p, draws.frequencies, draws.counts, strict=True)
-    ]
-    return _table(["token", "target p", "came out", "times"], rows, "Frequencies so far")
+    blocks = []
+    for text, p, share in zip(names, exact.p, draws.frequencies, strict=True):
+        bars = [_bar("p", [("p", p)], whole), _bar("drawn", [("4", share)], whole, mark=p)]
+        blocks.append(_token(text, bars))
+    return Markup('<div class="laws">{}</div>').format(join(blocks))
 
 
-def _bar(parts: Sequence[tuple[str, float]], whole: float, mark: float | None = None) -> Markup:
-    drawn = join(
-        [Markup('<i class="c-{}" style="width:{}%"></i>').format(kind, percent(v, whole)) for kind, v in parts if v > 0]
-    )
+def _token(text: str, lines: Sequence[Markup]) -> Markup:
+    return Markup("<div>{}<div>{}</div></div>").format(chip(text), join(lines))
+
+
+def _bar(label: str, parts: Sequence[tuple[str, float]], whole: float, mark: float | None = None) -> Markup:
+    drawn = join([Markup('<i class="c-{}" style="width:{}%"></i>').format(c, percent(v, whole)) for c, v in parts if v])
     line = Markup('<b style="left:{}%"></b>').format(percent(mark, whole)) if mark is not None else ""
     total = number(math.fsum(v for _, v in parts), 3)
-    return Markup('<div class="bar"><span class="track">{}{}</span><span>{}</span></div>').format(drawn, line, total)
+    html = Markup('<span>{}</span><span class="track">{}{}</span><span class="num">{}</span>')
+    return html.format(label, drawn, line, total)
 
 
-def _row(head: Markup, cells: Sequence[Markup]) -> Markup:
-    return Markup('<th scope="row">{}</th>{}').format(head, join([Markup("<td>{}</td>").format(c) for c in cells]))
-
-
-def _table(heads: Sequence[str], rows: Sequence[Markup], label: str) -> Markup:
-    top = join([Markup('<th scope="col">{}</th>').format(h) for h in heads])
-    body = join([Markup("<tr>{}</tr>").format(row) for row in rows])
-    html = Markup('<table class="law"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>').format(top, body)
-    return scroll(html, label)
-
-
-WIDTH, HEIGHT, LEFT, FOOT = 640, 200, 44, 22  # of the drawing; LEFT and FOOT hold the labels of the axes
+WIDTH, HEIGHT, LEFT, FOOT = 400, 170, 42, 20  # of the drawing; LEFT and FOOT hold the labels of the axes
 
 
 def convergence(draws: Sequence[Draws], error: float, num_draws: int) -> Markup:
@@ -115,7 +134,7 @@ def curve_key(error: float) -> str:
 
 def verdict(error: float) -> str:
     """Whether a rule kept the target's law on these two laws."""
-    return "keeps p" if error < ROUNDING else "biased"
+    return "exact" if error < ROUNDING else "biased"
 
 
 def distance(error: float) -> str:
