@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from playground.engine.grammar.automaton import find_cycle
 from playground.engine.grammar.expression import (
     EMPTY,
-    Alt,
     Call,
     Expression,
     GrammarError,
@@ -24,25 +22,29 @@ from playground.engine.grammar.expression import (
     seq,
     text,
 )
-from playground.engine.grammar.json_text import QUOTE, STRING, in_json, key, literal, one_character, other_key
-from playground.engine.grammar.numbers import INTEGER, NUMBER, decimals, integers
-from playground.engine.grammar.regex import parse_pattern
+from playground.engine.grammar.json_scalars import (
+    INTEGER_RULE,
+    KEYWORDS,
+    NUMBER_RULE,
+    STRING_RULE,
+    read_constants,
+    read_count,
+    read_integer,
+    read_number,
+    read_string,
+    read_types,
+)
+from playground.engine.grammar.json_text import STRING, key, other_key
+from playground.engine.grammar.numbers import INTEGER, NUMBER
 
 ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly")
-    + ("$schema", "$id", "$comment", "$defs", "definitions", "$anchor")
+    (
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor"),
+    )
 )
-KEYWORDS: Mapping[str, frozenset[str]] = {
-    "object": frozenset(("properties", "required", "additionalProperties")),
-    "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
-    "string": frozenset(("minLength", "maxLength", "pattern")),
-    "integer": frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
-    "number": frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
-    "boolean": frozenset(),
-    "null": frozenset(),
-}
 COMMA, COLON = text(", "), text(": ")
-VALUE, STRING_RULE, NUMBER_RULE, INTEGER_RULE = "any value", "string", "number", "integer"
+VALUE = "any value"
 ANY = Call(VALUE)
 MAX_DEPTH = 64
 
@@ -92,17 +94,21 @@ class _Reader:
     def __init__(self, schema: Any, strict: bool) -> None:
         self.schema, self.strict = schema, strict
         self.rules: dict[str, Expression] = {}
+        self.names: dict[str, str] = {}  # pointer -> rule
+        self.contents: dict[str, str] = {}  # subschema -> rule
         self.refers: dict[str, list[str]] = {}  # rule -> rules that stand in its place, without content between
 
     def rule(self, at: str) -> Call:
-        """The rule of the subschema at the pointer ``at``; read when it is first asked for."""
-        if at not in self.rules:
+        """The rule of the subschema at ``at``, read when it is first asked for; equal subschemas share one."""
+        if at not in self.names:
             if at.count("/") > 2 * MAX_DEPTH:
                 raise GrammarError(f"{at[:60]}... is nested more than {MAX_DEPTH} levels deep.")
-            self.rules[at] = Alt(())  # asked for again while it is read: the name is enough
-            self.refers[at] = []
-            self.rules[at] = self.read(self.resolve(at), at)
-        return Call(at)
+            schema = self.resolve(at)
+            name = self.names[at] = self.contents.setdefault(json.dumps(schema), at)
+            if name == at:
+                self.refers[at] = []
+                self.rules[at] = self.read(schema, at)
+        return Call(self.names[at])
 
     def resolve(self, pointer: str) -> Any:
         found = self.schema
@@ -128,7 +134,7 @@ class _Reader:
             if word in said:
                 return self.combined(schema, word, said, at)
         if "const" in said or "enum" in said:
-            return self.constants(schema, said, at)
+            return read_constants(schema, said, at)
         return self.typed(schema, said, at)
 
     # --- Combinations ---------------------------------------------------------------------------
@@ -156,36 +162,11 @@ class _Reader:
         return alt(*(self.stand_in(at, f"{at}/{word}/{i}") for i in range(len(branches))))
 
     def stand_in(self, at: str, target: str) -> Call:
-        self.refers.setdefault(at, []).append(target)
-        return self.rule(target)
-
-    def constants(self, schema: Mapping[str, Any], said: set[str], at: str) -> Expression:
-        others = sorted(said - {"const", "enum", "type"})
-        if others or {"const", "enum"} <= said:
-            raise GrammarError(
-                f"{at}: {', '.join(others) or 'enum'} beside {'const' if 'const' in said else 'enum'} is not supported."
-            )
-        values = [schema["const"]] if "const" in said else schema["enum"]
-        if not isinstance(values, list) or not values:
-            raise GrammarError(f"{at}/enum must be a list with at least one value.")
-        types = self.types(schema, at) if "type" in said else None
-        fitting = [value for value in values if types is None or any(_is(value, name) for name in types)]
-        if not fitting:
-            raise GrammarError(
-                f"{at}: no value of the {'const' if 'const' in said else 'enum'} has the type {schema['type']}."
-            )
-        return alt(*(literal(value) for value in fitting))
+        call = self.rule(target)
+        self.refers[at].append(call.rule)
+        return call
 
     # --- Types ----------------------------------------------------------------------------------
-
-    def types(self, schema: Mapping[str, Any], at: str) -> list[str]:
-        names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        for name in names:
-            if name not in KEYWORDS:
-                raise GrammarError(f"{at}/type: {json.dumps(name)[:40]} is not a JSON type.")
-        if not names:
-            raise GrammarError(f"{at}/type: the list of types is empty.")
-        return names
 
     def typed(self, schema: Mapping[str, Any], said: set[str], at: str) -> Expression:
         known = set().union(*KEYWORDS.values()) | {"type"}
@@ -193,7 +174,7 @@ class _Reader:
         if unknown:
             raise GrammarError(f"{at}/{unknown[0]} is not supported.")
         if "type" in said:
-            names = self.types(schema, at)
+            names = read_types(schema, at)
         else:  # a schema without a type speaks of one type only: of that one
             names = [name for name, words in KEYWORDS.items() if said <= words]
             names = ["number"] if "number" in names else names
@@ -207,9 +188,9 @@ class _Reader:
         read = {
             "object": self.object,
             "array": self.array,
-            "string": self.string,
-            "integer": self.integer,
-            "number": self.number,
+            "string": read_string,
+            "integer": read_integer,
+            "number": read_number,
         }
         simple = {"boolean": alt(text("true"), text("false")), "null": text("null")}
         return alt(*(simple[name] if name in simple else read[name](schema, at) for name in names))
@@ -245,8 +226,8 @@ class _Reader:
 
     def array(self, schema: Mapping[str, Any], at: str) -> Expression:
         prefix = schema.get("prefixItems", [])
-        low = self.count(schema, "minItems", at) or 0
-        high = self.count(schema, "maxItems", at)
+        low = read_count(schema, "minItems", at) or 0
+        high = read_count(schema, "maxItems", at)
         if not isinstance(prefix, list):
             raise GrammarError(f"{at}/prefixItems must be a list of schemas.")
         if high is not None and low > high:
@@ -273,69 +254,3 @@ class _Reader:
             body = body if i + 1 < low else optional(body)
             body = seq(*([COMMA] if i else []), heads[i], body)
         return seq(text("["), body if low else optional(body), text("]"))
-
-    def count(self, schema: Mapping[str, Any], word: str, at: str) -> int | None:
-        value = schema.get(word)
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != int(value)
-        ):
-            raise GrammarError(f"{at}/{word} must be a whole number from 0, not {json.dumps(value)[:40]}.")
-        return None if value is None else int(value)
-
-    def string(self, schema: Mapping[str, Any], at: str) -> Expression:
-        low, high = self.count(schema, "minLength", at), self.count(schema, "maxLength", at)
-        if "pattern" in schema:
-            if low is not None or high is not None:
-                raise GrammarError(f"{at}: pattern beside a length is not supported; put the length into the pattern.")
-            if not isinstance(schema["pattern"], str):
-                raise GrammarError(f"{at}/pattern must be a string.")
-            try:
-                return seq(QUOTE, in_json(parse_pattern(schema["pattern"])), QUOTE)
-            except GrammarError as error:
-                raise GrammarError(f"{at}/pattern: {error}") from None
-        if low is None and high is None:
-            return Call(STRING_RULE)
-        if high is not None and (low or 0) > high:
-            raise GrammarError(f"{at}: minLength {low} is more than maxLength {high}.")
-        return seq(QUOTE, Repeat(one_character(), low or 0, high), QUOTE)
-
-    def bounds(self, schema: Mapping[str, Any], at: str) -> tuple[Fraction | None, bool, Fraction | None, bool]:
-        """Lowest value, whether it is excluded, highest value, whether it is excluded."""
-        values: dict[str, Fraction] = {}
-        for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            value = schema.get(word)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, (int, float)) or value - value != 0:
-                    raise GrammarError(f"{at}/{word} must be a number, not {json.dumps(value)[:40]}.")
-                values[word] = Fraction(str(value))
-        lows = [(values[w], w == "exclusiveMinimum") for w in ("minimum", "exclusiveMinimum") if w in values]
-        highs = [(-values[w], w == "exclusiveMaximum") for w in ("maximum", "exclusiveMaximum") if w in values]
-        low, above = max(lows, default=(None, False))
-        high, below = max(highs, default=(None, False))
-        high = None if high is None else -high
-        if low is not None and high is not None and (low > high or (low == high and (above or below))):
-            raise GrammarError(f"{at}: no number lies between the bounds {float(low):g} and {float(high):g}.")
-        return low, above, high, below
-
-    def integer(self, schema: Mapping[str, Any], at: str) -> Expression:
-        low, above, high, below = self.bounds(schema, at)
-        if low is None and high is None:
-            return Call(INTEGER_RULE)
-        least = None if low is None else low.__floor__() + 1 if above else low.__ceil__()
-        most = None if high is None else high.__ceil__() - 1 if below else high.__floor__()
-        if least is not None and most is not None and least > most:
-            raise GrammarError(f"{at}: no integer lies between the bounds {float(low):g} and {float(high):g}.")
-        return integers(least, most)
-
-    def number(self, schema: Mapping[str, Any], at: str) -> Expression:
-        low, above, high, below = self.bounds(schema, at)
-        return Call(NUMBER_RULE) if low is None and high is None else decimals(low, high, above, below)
-
-
-def _is(value: Any, name: str) -> bool:
-    """Whether a JSON value has the JSON type ``name``."""
-    if isinstance(value, bool) or value is None:
-        return name == ("null" if value is None else "boolean")
-    if isinstance(value, (int, float)):
-        return name == "number" or (name == "integer" and value == int(value))
-    return name == {str: "string", list: "array", dict: "object"}[type(value)]

@@ -125,5 +125,5 @@ def test_an_error_names_the_position(pattern, position, word):
     "pattern", ["(" * 5000 + ")" * 5000, "(((a{99}){99}){99}){99}", "(a|b)*a(a|b){40}", "a{9999999}"]
 )
 def test_an_explosion_is_an_error_in_time(pattern):
-    with pytest.raises(GrammarError, match="nested|large|complex|deep"):
+    with pytest.raises(GrammarError, match=r"(nested|large|complex)"):
         automaton(parse_regex(pattern))
