@@ -24,15 +24,17 @@ from playground.views import charts, html, race
 PASS_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 PASS_TIME_S = 3.0  # after so long no further size is measured
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run
+DRAFTERS = ("none", "ngram", "layer_skip", *FORESIGHT)
+PROMPT = (
+    "Repeat after me exactly: the quick brown fox jumps over the lazy dog, the quick brown fox jumps over the lazy dog."
+)
 
 
 @dataclass(frozen=True)
 class Params:
     target: str = control("default", "Target", "The model that decides.", choices=("default", "table"), free=True)
-    prompt: str = control("Write a Python function that adds two numbers.", "Prompt", lines=3)
-    drafter: str = control(
-        "layer_skip", "Drafter", "Who guesses.", choices=("none", "ngram", "layer_skip", *FORESIGHT), free=True
-    )
+    prompt: str = control(PROMPT, "Prompt", lines=3)
+    drafter: str = control("ngram", "Drafter", "Who guesses.", choices=DRAFTERS, free=True)
     draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)

@@ -54,6 +54,17 @@ def number(value: float | None, digits: int = 2) -> str:
     return text.lstrip("-") if not text.strip("-0.,") else text.replace("-", "−")
 
 
+def probability(p: float) -> str:
+    """Three digits, and no false zero or one.
+
+    >>> probability(0.5), probability(1e-5), probability(0.99999), probability(1.0)
+    ('0.500', '<0.001', '>0.999', '1')
+    """
+    if p in (0.0, 1.0):
+        return f"{p:.0f}"
+    return "<0.001" if p < 5e-4 else ">0.999" if p > 1 - 5e-4 else f"{p:.3f}"
+
+
 def count(n: int, one: str, many: str = "") -> str:
     """A number and its noun.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from playground.engine.trace import Row
-from playground.views.html import join, number, percent, scroll
+from playground.views.html import join, percent, probability, scroll
 from playground.views.tokens import chip
 
 
@@ -53,5 +53,6 @@ def _bar(parts: list[tuple[str, float]], value: float, whole: float) -> Markup:
     drawn = join(
         [Markup('<i class="c-{}" style="width:{}%"></i>').format(kind, percent(v, whole)) for kind, v in parts if v > 0]
     )
-    shown = "0" if value == 0 else number(value, 3) if value >= 5e-4 else "<.001"
-    return Markup('<div class="bar"><span class="track">{}</span><span>{}</span></div>').format(drawn, shown)
+    return Markup('<div class="bar"><span class="track">{}</span><span>{}</span></div>').format(
+        drawn, probability(value)
+    )

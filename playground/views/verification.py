@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from playground.engine.trace import Output, Pass, Row
 from playground.engine.tree import ROOT
-from playground.views.html import Text, count, join, number, scroll
+from playground.views.html import Text, count, join, number, probability, scroll
 from playground.views.tokens import chip, mark, name, spoken
 
 Texts = Mapping[int, str]
@@ -20,7 +20,7 @@ def text_of(texts: Texts, token: int) -> str:
 
 
 def table(step: Pass, texts: Texts) -> Markup:
-    """A column per drafted token, and one for the token that follows a full draft. Details of cells have the figures."""
+    """A column per drafted token, and one for the token that follows a full draft. Cells have details."""
     path = [i for i, node in enumerate(step.nodes) if node.state == "accepted"]
     end = _end(step, path)
     columns = range(max(len(step.nodes), end + 1))
@@ -99,9 +99,9 @@ def _tr(label: str, cells: Sequence[Text], kind: str = "") -> Markup:
 def node_detail(step: Pass, index: int, texts: Texts) -> str:
     """The figures of one drafted token."""
     node = step.nodes[index]
-    parts = [f"draft {spoken(text_of(texts, node.token))}, {name(node.state)}: target p = {number(node.p, 3)}"]
+    parts = [f"draft {spoken(text_of(texts, node.token))}, {name(node.state)}: target p = {probability(node.p)}"]
     if node.q is not None and node.coin is not None:
-        parts.append(f"draft q = {number(node.q, 3)}")
+        parts.append(f"draft q = {probability(node.q)}")
     if node.coin is not None:
         parts.append(f"coin = {number(node.coin, 3)}")
     return ", ".join(parts)
@@ -110,15 +110,15 @@ def node_detail(step: Pass, index: int, texts: Texts) -> str:
 def row_detail(row: Row, texts: Texts) -> str:
     """The target's two likeliest tokens and the margin between them."""
     best, *others = sorted(row.top, key=lambda c: (c.token != row.argmax, -c.p))
-    said = f"target {spoken(text_of(texts, best.token))} p = {number(best.p, 3)}"
+    said = f"target {spoken(text_of(texts, best.token))} p = {probability(best.p)}"
     if others:
-        said += f", next best {spoken(text_of(texts, others[0].token))} {number(others[0].p, 3)}"
+        said += f", next best {spoken(text_of(texts, others[0].token))} {probability(others[0].p)}"
     return said + (f", margin {number(row.margin, 3)} in log-probability" if row.margin is not None else "")
 
 
 def output_detail(out: Output, texts: Texts) -> str:
     """The figures of one output token."""
-    said = f"{spoken(text_of(texts, out.token))}, {name(out.kind)}: target p = {number(out.p, 3)}"
+    said = f"{spoken(text_of(texts, out.token))}, {name(out.kind)}: target p = {probability(out.p)}"
     return f"{said}, log-probability {number(out.logprob, 3)}"
 
 

@@ -110,7 +110,7 @@ def test_frames_are_one_per_pass_and_one_of_the_whole() -> None:
     trace = last(drafter="layer_skip")
     assert LAB.num_frames(trace) == len(trace["speculative"].steps) + 1
     frames = [LAB.frame(trace, i) for i in range(LAB.num_frames(trace))]
-    assert all("<section>" in frame.html for frame in frames)
+    assert all("<section" in frame.html for frame in frames)
     assert "Both lanes put out the same tokens." in frames[-1].html
 
 
