@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from models.kv import RowCache
+from models.linear import faster_linears
 from models.tokens import TokenTable, differing_token, same_tokens
 from playground.engine.model import Scores
 from playground.engine.trace import KVRows
-from playground.engine.tree import Draft
+from playground.engine.tree import ROOT, Draft
 
 
 class Unsuitable(ValueError):
@@ -29,6 +30,7 @@ class HFSession:
             raise ValueError("The prompt is empty: there is no token to continue from.")
         self.model, self.tokens, self.taps = model, list(tokens), tuple(taps)
         self.cache, self.draft = model.new_cache(), Draft()
+        self._before = 0  # rows before the last pass
 
     @property
     def num_kv_rows(self) -> int:
@@ -41,9 +43,9 @@ class HFSession:
     @torch.inference_mode()
     def score(self, draft: Draft) -> Scores:
         """Feed the pending tokens and the draft in one pass. After an exception the cache starts anew."""
-        self._drop_draft()
-        past = self.num_kv_rows
-        before = self._fed = past
+        past = min(self.num_kv_rows, len(self.tokens) - 1)  # the newest token is fed again if it was scored before
+        self.cache.keep(past, ())
+        self.draft, self._before = Draft(), past
         if len(self.tokens) + max(draft.depths, default=0) > self.max_tokens:
             raise ValueError(f"{self.model.name} reads at most {self.max_tokens:,} tokens.")
         try:
@@ -51,12 +53,12 @@ class HFSession:
         except BaseException:
             self.cache = self.model.new_cache()
             raise
-        self.draft, self._fed = draft, before
+        self.draft = draft
         return scores
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int], token: int) -> KVRows:
-        draft, before, base = self.draft, self._fed, self.num_kv_rows
+        draft, before, base = self.draft, self._before, self.num_kv_rows
         written = self.cache.num_rows - before
         self.cache.keep(base, path)
         self.draft = Draft()
@@ -88,16 +90,19 @@ class HFSession:
 class HFModel:
     """A transformers model with its tokenizer. Raises ``Unsuitable`` when its cache cannot be cropped or a tree fails."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, source: str = "", table: TokenTable | None = None) -> None:
+    def __init__(self, name: str, model: Any, tokenizer: Any, source: str = "") -> None:
         self.name, self.model, self.tokenizer, self.source = name, model.eval(), tokenizer, source or name
         self.config = model.config.get_text_config(decoder=True)
-        self.windows = layer_windows(self.config)
-        self.table = table or TokenTable(tokenizer)
+        self.table = TokenTable(tokenizer)
         self.num_tokens = self.table.size
         self.device, self.dtype = next(model.parameters()).device, next(model.parameters()).dtype
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
         self.max_tokens = context_length(self.config, tokenizer)
         self.eos_ids = all_eos_ids(model, tokenizer)
+        if self.device.type == "cpu":
+            faster_linears(model)
+        self.windows = layer_windows(model)
+        check_trees(self)
 
     # --- Text ---
 
@@ -173,7 +178,7 @@ class HFModel:
         for window in kinds:
             near = sees if window is None else sees & (at > at[past:, None] - window)
             masks["full_attention" if window is None else "sliding_attention"] = self._ready(near)
-        return masks if hasattr(self.config, "layer_types") and len(masks) > 1 else next(iter(masks.values()))
+        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _ready(self, sees: Tensor) -> Tensor:
         """``[1, 1, rows fed, rows]`` as this model's attention reads it: bool for sdpa, added to the scores otherwise."""
@@ -238,20 +243,49 @@ def _shallow(module: nn.Module) -> Any:
     return twin
 
 
-def layer_windows(config: Any) -> tuple[int | None, ...]:
-    """For each layer how many rows back it sees, ``None`` for all. Read off the cache that transformers itself would use.
+@torch.inference_mode()
+def layer_windows(model: Any) -> tuple[int | None, ...]:
+    """For each layer how many rows back it sees, ``None`` for all, read off the cache that the model makes for itself.
 
     Raises ``Unsuitable`` for layers that keep something else than rows of keys and values.
     """
-    windows: list[int | None] = []
-    for i, layer in enumerate(DynamicCache(config=config).layers):
+    out = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
+    layers = getattr(getattr(out, "cache", None), "layers", None)
+    kind = model.config.model_type
+    if layers is None:
+        raise Unsuitable(f"This {kind} model keeps no rows of keys and values, so rejected tokens cannot be taken back.")
+    for i, layer in enumerate(layers):
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise Unsuitable(
-                f"Layer {i + 1} of this {config.model_type} model keeps a state ({type(layer).__name__}) from which "
-                "rejected tokens cannot be taken back; choose a model with attention in every layer."
+                f"Layer {i + 1} of this {kind} model keeps a state ({type(layer).__name__}) from which rejected tokens "
+                "cannot be taken back; choose a model with attention over rows of keys and values in every layer."
             )
-        windows.append(layer.sliding_window if layer.is_sliding else None)
-    return tuple(windows)
+    others = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if others:
+        raise Unsuitable(f"This {kind} model has layers of {', '.join(sorted(others))}, for which no tree mask is known.")
+    return tuple(layer.sliding_window if layer.is_sliding else None for layer in layers)
+
+
+def check_trees(model: HFModel) -> None:
+    """Score two siblings, keep the second, go on, and compare with plain passes over the same tokens.
+
+    Raises ``Unsuitable`` when the model fails or the laws differ: its attention does not follow a tree mask.
+    """
+    a, b, c, d = range(4)
+    try:
+        tree = model.session([a])
+        side = tree.score(Draft((b, c), (ROOT, ROOT))).logits[2]
+        tree.commit((1,), d)
+        after = tree.score(Draft()).logits[0]
+        plain = [model.session(tokens).score(Draft()).logits[0] for tokens in ([a, c], [a, c, d])]
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise Unsuitable(f"This {model.config.model_type} model cannot score a draft tree: {reason}.") from error
+    allowed = 0.02 if model.dtype == torch.float32 else 0.5  # of a standard deviation of the logits
+    for got, want in zip((side, after), plain, strict=True):
+        known = want.isfinite()
+        if not (got[known] - want[known]).abs().max() <= allowed * want[known].std():
+            raise Unsuitable(f"This {model.config.model_type} model does not follow a tree mask: siblings see one another.")
 
 
 def context_length(config: Any, tokenizer: Any) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from models import catalogue, fetch, teaching
 from models.fetch import ModelUnavailable
 from playground.engine.cost import Hardware, Shape
-from playground.engine.drafters import DraftModel, Drafter, NGram, NoDrafter
+from playground.engine.drafters import Drafter, DraftModel, NGram, NoDrafter
 from playground.engine.model import LanguageModel
 from playground.engine.progress import Progress
 from playground.engine.sampling import Knob

@@ -25,7 +25,7 @@ class TableSession:
 
     def __init__(self, model: TableModel, tokens: Sequence[int]) -> None:
         self.model, self.tokens, self.rows = model, list(tokens), []
-        self.draft = Draft()
+        self.draft, self._before = Draft(), 0
 
     @property
     def num_kv_rows(self) -> int:
@@ -36,7 +36,8 @@ class TableSession:
         return self.model.max_tokens
 
     def score(self, draft: Draft) -> Scores:
-        self._drop_draft()
+        del self.rows[len(self.tokens) - 1 :]  # the newest token is fed again if it was scored before
+        self._before = len(self.rows)
         for position in range(len(self.rows), len(self.tokens)):
             self.rows.append((position, self.tokens[position]))
         base = len(self.rows)
@@ -61,12 +62,12 @@ class TableSession:
 
     def commit(self, path: Sequence[int], token: int) -> KVRows:
         draft, base = self.draft, len(self.rows) - len(self.draft)
-        written = len(self.rows) - (base - 1)
-        kept = [self.rows[base + i] for i in path]
-        self.rows[base:] = kept
+        before, written = self._before, len(self.rows) - self._before
+        self.rows[base:] = [self.rows[base + i] for i in path]
         self.draft = Draft()
         self.tokens += [*(draft.tokens[i] for i in path), token]
-        return KVRows(base - 1, written, 1 + len(kept), len(draft) - len(kept))
+        kept = len(self.rows) - before
+        return KVRows(before, written, kept, written - kept)
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         self._drop_draft()
@@ -83,7 +84,7 @@ class TableSession:
 
     def fork(self) -> TableSession:
         twin = TableSession(self.model, self.tokens)
-        twin.rows, twin.draft = list(self.rows), self.draft
+        twin.rows, twin.draft, twin._before = list(self.rows), self.draft, self._before
         return twin
 
 
