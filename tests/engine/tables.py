@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import torch
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from models.table import TableModel, random_law
 from playground.engine.decode import speculate
-from playground.engine.drafters import DraftModel, Drafter, NGram, NoDrafter
+from playground.engine.drafters import Drafter, DraftModel, NGram, NoDrafter
 from playground.engine.length import Fixed
 from playground.engine.sampling import Coin, Context, Knob, coins, draw
 from playground.engine.trace import KVRows, Pass
@@ -20,12 +21,11 @@ from playground.engine.tree import ROOT, Draft
 from playground.engine.verify import Rule, verify_greedy
 
 Tokens = tuple[int, ...]
-LawOf = Callable[[Tokens], Tensor]  # output tokens so far -> law of the next [vocab]
 
 
 def table(vocab: int, seed: int, sharpness: float = 1.0, **options: object) -> TableModel:
     """A model whose words are letters, with random laws fixed by ``seed``."""
-    return TableModel(tuple("abcdefghijklmnop"[:vocab]), random_law(vocab, seed, sharpness), **options)
+    return TableModel(tuple("abcdefghijklmnop"[:vocab]), cache(random_law(vocab, seed, sharpness)), **options)
 
 
 def laws(vocab: int, seed: int, depth: int, sharpness: float = 1.5) -> dict[Tokens, Tensor]:

@@ -206,7 +206,9 @@ def test_the_likeliest_token_is_the_one_with_the_largest_logit(steps, scale, off
 # --- Drawing --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("u", "token"), [(0, 0), (0.4999, 0), (0.5, 1), (0.999999, 1), (1 - 1e-12, 1), (1 - 2**-53, 1)])
+@pytest.mark.parametrize(
+    ("u", "token"), [(0, 0), (0.4999, 0), (0.5, 1), (0.999999, 1), (1 - 1e-12, 1), (1 - 2**-53, 1)]
+)
 def test_a_token_of_probability_zero_is_never_drawn(u, token):
     assert draw(torch.tensor([0.5, 0.5, 0.0]), u) == token
 
@@ -215,7 +217,9 @@ def test_the_coin_zero_skips_leading_zeros():
     assert draw(torch.tensor([0.0, 1.0]), 0.0) == 1
 
 
-@given(st.lists(st.sampled_from([0.0, 1e-300, 1e-9, 0.1, 1 / 3, 1.0]), min_size=1, max_size=9), st.integers(0, 2**53 - 1))
+@given(
+    st.lists(st.sampled_from([0.0, 1e-300, 1e-9, 0.1, 1 / 3, 1.0]), min_size=1, max_size=9), st.integers(0, 2**53 - 1)
+)
 def test_draw_always_gives_a_possible_token(weights, value):
     if sum(weights) > 0:
         law = torch.tensor(weights, dtype=torch.float64)

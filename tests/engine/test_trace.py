@@ -108,7 +108,6 @@ def test_no_damage_raises_anything_else(data):
     parent[key] = data.draw(st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2))
     try:
         trace = Trace.from_json(json.dumps(tree))
-    except ValueError as error:
-        assert "\n" not in str(error)
-    else:
-        assert Trace.from_json(trace.to_json()) == trace
+    except ValueError:
+        return
+    assert Trace.from_json(trace.to_json()) == trace

@@ -1,4 +1,4 @@
-"""Verification keeps the target's law, whatever the drafter: exactly, by integrating the shipped rules over their coins."""
+"""Verification keeps the target's law whatever the drafter: exactly, by integrating the rules over their coins."""
 
 from __future__ import annotations
 
