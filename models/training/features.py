@@ -61,7 +61,9 @@ def open_folder(folder: Path, meta: FeatureMeta) -> None:
 def read_meta(folder: Path) -> FeatureMeta:
     path = folder / "meta.json"
     if not path.exists():
-        raise FileNotFoundError(f"There are no features at {folder}: make them with `python -m models.training features`.")
+        raise FileNotFoundError(
+            f"There are no features at {folder}: make them with `python -m models.training features`."
+        )
     data = json.loads(path.read_text())
     return FeatureMeta(**{**data, "taps": tuple(data["taps"])})
 
@@ -76,7 +78,13 @@ def finished_shards(folder: Path) -> list[int]:
 
 @torch.inference_mode()
 def extract(
-    model: nn.Module, corpus: Corpus, meta: FeatureMeta, folder: Path, worker: int, workers: int, max_shards: int | None
+    model: nn.Module,
+    corpus: Corpus,
+    meta: FeatureMeta,
+    folder: Path,
+    worker: int = 0,
+    workers: int = 1,
+    max_shards: int | None = None,
 ) -> None:
     """Write every missing shard whose number is ``worker`` modulo ``workers``, at most up to ``max_shards`` in all."""
     open_folder(folder, meta)

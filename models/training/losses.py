@@ -30,7 +30,7 @@ class _CrossEntropy(torch.autograd.Function):
     logits of all rows at once would be the largest tensor of training."""
 
     @staticmethod
-    def forward(ctx, states: Tensor, head: Tensor, ids: Tensor, probs: Tensor, choice: Tensor):  # noqa: ANN001, ANN205
+    def forward(ctx, states: Tensor, head: Tensor, ids: Tensor, probs: Tensor, choice: Tensor):
         loss, hits = states.new_zeros(()), states.new_zeros(())
         gradient = torch.empty_like(states)
         for at in range(0, len(states), CHUNK):
@@ -47,13 +47,13 @@ class _CrossEntropy(torch.autograd.Function):
         return loss, hits
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _hits: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor, _hits: Tensor):
         (gradient,) = ctx.saved_tensors
         return grad * gradient, None, None, None, None
 
 
 def cross_entropy(states: Tensor, head: Tensor, batch: Batch, b: Tensor, t: Tensor) -> tuple[Tensor, float, float]:
-    """(summed loss, hits, rows) of ``states`` ``[n, dim]`` against the target's laws after tokens ``t`` of sequences ``b``."""
+    """(summed loss, hits, rows) of ``states`` ``[n, dim]`` against the laws after tokens ``t`` of sequences ``b``."""
     choice = batch.choice[b, t]
     keep = choice >= 0
     loss, hits = _CrossEntropy.apply(states[keep], head, batch.ids[b, t][keep], batch.probs[b, t][keep], choice[keep])

@@ -52,7 +52,8 @@ class Pair:
         matrices = [p for p in module.parameters() if p.requires_grad and p.ndim == 2 and min(p.shape) > 8]
         ids = {id(p) for p in matrices}
         others = [p for p in module.parameters() if p.requires_grad and id(p) not in ids]
-        self.parts = [Muon(matrices, lr, weight_decay=weight_decay), torch.optim.AdamW(others, lr, (0.9, 0.95), weight_decay=0)]
+        adam = torch.optim.AdamW(others, lr, (0.9, 0.95), weight_decay=0)
+        self.parts = [Muon(matrices, lr, weight_decay=weight_decay), adam]
         self.base = lr
 
     def step(self, scale: float) -> None:

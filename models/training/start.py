@@ -1,7 +1,7 @@
 """Where training starts: drafters built from the target's own weights, so that the first step is already a fair guess.
 
-A random start wastes most of a small budget. The EAGLE head's two linear maps have a closed form: ridge regression from
-its inputs to the target's last state one token later; its block adds nothing at first. The tiny language model starts as
+A random start wastes most of a small budget. The EAGLE head's two linear maps have a closed form: ridge regression
+from its inputs to the target's last state one token later; its block adds nothing at first. The tiny language model starts as
 the target's first layers. Medusa's heads start at zero and repeat the target's next token.
 """
 
@@ -58,7 +58,7 @@ def start_eagle(target: Target, taps: Sequence[int], batches: Sequence[Batch], h
 
 
 def _pairs(batches: Sequence[Batch], taps: int, target: Target) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of a token ``[n, taps + 1, dim]``, the embedding of the next, and the last state of the next ``[n, dim]``."""
+    """Features of tokens ``[n, taps + 1, dim]``; embedding and last state of the tokens after them ``[n, dim]``."""
     features, embedded, following = [], [], []
     for batch in batches:
         b, t = batch.own[:, 1:].nonzero(as_tuple=True)
@@ -95,5 +95,3 @@ def _narrowed(layer: dict[str, Tensor], intermediate: int) -> dict[str, Tensor]:
         "up.weight": layer["up.weight"][kept],
         "down.weight": layer["down.weight"][:, kept],
     }
-
-

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from models.heads import Shape
@@ -27,7 +25,7 @@ LAYER_NAMES = {
 
 @dataclass(frozen=True)
 class Target:
-    """A Llama-shaped target's weights in fp32. ``digest`` identifies its embedding table, and so its tokenizer's order."""
+    """A Llama-shaped target's weights in fp32."""
 
     name: str
     embedding: Tensor  # [vocab, dim]
@@ -35,10 +33,6 @@ class Target:
     norm: Tensor  # [dim], of the final norm
     layers: nn.ModuleList
     config: Any
-
-    @property
-    def digest(self) -> str:
-        return table_digest(self.embedding)
 
     def shape(self, *, intermediate: int | None = None, layers: int = 1, taps: Sequence[int] = ()) -> Shape:
         """The target's widths, for a drafter of ``layers`` blocks."""
@@ -60,12 +54,6 @@ class Target:
         """The weights of one layer under the names of ``models.heads.Block``."""
         weights = self.layers[index].state_dict()
         return {f"{ours}.weight": weights[f"{theirs}.weight"].float().clone() for ours, theirs in LAYER_NAMES.items()}
-
-
-def table_digest(table: Tensor) -> str:
-    """16 hex digits of the SHA-256 of a table's first 64 columns in bf16: the same in fp32 and bf16 loads."""
-    sample = table[:, :64].detach().to("cpu", torch.bfloat16).contiguous().view(torch.int16)
-    return hashlib.sha256(sample.numpy().tobytes()).hexdigest()[:16]
 
 
 def parts(model: nn.Module, name: str) -> Target:

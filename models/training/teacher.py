@@ -1,4 +1,4 @@
-"""What a drafter learns from: the target's law over a reduced draft vocabulary, as the likeliest tokens of every row."""
+"""What a drafter learns from: the target's law over a reduced draft vocabulary, its likeliest tokens per row."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def teacher_path(folder: Path, index: int) -> Path:
 
 
 def load_laws(folder: Path, features: Path, index: int, head: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(ids ``[tokens, KEPT]`` uint16 into the draft vocabulary, their probabilities fp16) of one shard, made when missing.
+    """(draft-vocabulary indices ``[tokens, KEPT]`` uint16, their probabilities fp16) of one shard, made when missing.
 
     ``head`` ``[draft vocabulary, dim]``; the law is renormalised over the draft vocabulary, then over the kept tokens.
     """
     path = teacher_path(folder, index)
     if not path.exists():
         states = np.load(shard_path(features, index), mmap_mode="r")[:, -1]
-        kept = [_law(torch.from_numpy(states[i : i + 512].astype(np.float32)), head) for i in range(0, len(states), 512)]
+        chunks = (states[i : i + 512].astype(np.float32) for i in range(0, len(states), 512))
+        kept = [_law(torch.from_numpy(chunk), head) for chunk in chunks]
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"partial-{os.getpid()}.npz"
         np.savez(partial, ids=np.concatenate([k[0] for k in kept]), probs=np.concatenate([k[1] for k in kept]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from models.heads import Eagle3
 from models.training import losses
 from models.training.batches import Batch, Shards
 from models.training.features import read_meta
@@ -59,7 +60,7 @@ Loss = Callable[[nn.Module, Batch, torch.Generator, float | None], losses.Score]
 
 
 def make_loss(plan: Plan, embedding: Tensor, head: Tensor) -> Loss:
-    """``loss(model, batch, generator, rate)``; ``rate`` overrides the plan's share of anchors (validation takes all)."""
+    """``loss(model, batch, generator, rate)``; ``rate`` overrides the plan's share of anchors, for validation."""
 
     def eagle3(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
         chain = plan.chain_rate if rate is None else 1.0
@@ -74,13 +75,19 @@ def make_loss(plan: Plan, embedding: Tensor, head: Tensor) -> Loss:
     return {"eagle3": eagle3, "medusa": medusa, "tiny": tiny}[plan.drafter]
 
 
-def start(plan: Plan, target: Target, shards: Shards) -> nn.Module:
-    """The untrained drafter, the same for the same plan and shards."""
-    torch.manual_seed(plan.seed)
-    if plan.drafter == "medusa":
-        return start_medusa(target, plan.layers, plan.heads)
+def build(plan: Plan, target: Target, taps: Sequence[int]) -> nn.Module:
+    """The drafter's module, its weights yet to be filled in."""
+    if plan.drafter == "eagle3":
+        return Eagle3(target.shape(taps=taps))
     if plan.drafter == "tiny":
         return start_tiny(target, plan.layers, plan.intermediate)
+    return start_medusa(target, plan.layers, plan.heads)
+
+
+def start(plan: Plan, target: Target, shards: Shards) -> nn.Module:
+    """The untrained drafter, the same for the same plan and shards."""
+    if plan.drafter != "eagle3":
+        return build(plan, target, ())
     some = sorted(shards.visits)[:64]
     batches = [shards.load(some[i : i + 16]) for i in range(0, len(some), 16)]
     return start_eagle(target, read_meta(shards.features).taps, batches, shards.head)
@@ -98,14 +105,16 @@ class Run:
         saved = torch.load(self.checkpoint, weights_only=True) if self.checkpoint.exists() else None
         if saved:
             self._check(saved["plan"])
-        self.model = start(plan, target, shards)
+        taps = read_meta(shards.features).taps
+        self.model = build(plan, target, taps) if saved else start(plan, target, shards)
         self.average = deepcopy(self.model)
         self.optimizer = Pair(self.model, plan.lr)
         if saved:
             self._restore(saved)
 
     def _check(self, saved: dict) -> None:
-        fixed = [k for k, v in asdict(self.plan).items() if k in ("drafter", "heads", "layers", "intermediate") and saved[k] != v]
+        sizes = ("drafter", "heads", "layers", "intermediate")
+        fixed = [k for k, v in asdict(self.plan).items() if k in sizes and saved[k] != v]
         if fixed:
             raise ValueError(f"{self.checkpoint} was made with another {', '.join(fixed)}; choose another run name.")
 
@@ -114,11 +123,13 @@ class Run:
         self.average.load_state_dict(saved["average"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.step, self.seen, self.cpu_s = saved["step"], saved["seen"], saved["cpu_s"]
-        self.shards.visits |= {c: n for c, n in saved["visits"].items()}
+        self.shards.visits |= saved["visits"]
 
     def save(self) -> None:
         data = {
             "plan": asdict(self.plan),
+            "taps": list(read_meta(self.shards.features).taps),
+            "distinct": sum(self.shards.corpus.lengths([c for c, n in self.shards.visits.items() if n])),
             "step": self.step,
             "seen": self.seen,
             "cpu_s": self.cpu_s,

@@ -1,0 +1,114 @@
+"""Trained drafter weights on disk and in memory, with what they share with their target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from models.heads import Eagle3, Medusa, Shape, TinyLM
+
+FORMAT = "decoding-playground-drafter/1"
+FOLDER = Path(__file__).parent / "weights"
+SAMPLES = 256  # entries of the embedding table that tell one target from another
+SAME_TARGET = 0.95  # cosine; quantised or rounded weights of one model stay far above, another model's near 0
+
+
+class Unfit(ValueError):
+    """These weights cannot be used with this target; the message says why, as a sentence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A module with what it shares with its target: the embedding and the head's rows for its draft vocabulary."""
+
+    module: nn.Module
+    vocabulary: Tensor  # [draft vocabulary] token ids
+    embedding: Tensor  # [vocab, dim]
+    head: Tensor  # [draft vocabulary, dim]
+
+    @property
+    def num_parameters(self) -> int:
+        """Its own parameters; the shared tables are the target's."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    def logits(self, states: Tensor) -> Tensor:
+        """``[..., vocab]``; tokens outside the draft vocabulary get -inf."""
+        wide = torch.full((*states.shape[:-1], len(self.embedding)), -torch.inf, device=states.device)
+        wide[..., self.vocabulary] = (states @ self.head.T).float()
+        return wide
+
+    def embed(self, tokens: Any) -> Tensor:
+        """``[n, dim]``"""
+        return self.embedding[torch.as_tensor(tokens, device=self.embedding.device)]
+
+
+BUILD: dict[str, Callable[[Shape, dict[str, Any]], nn.Module]] = {
+    "eagle3": lambda shape, _: Eagle3(shape),
+    "medusa": lambda shape, more: Medusa(shape, int(more["heads"])),
+    "tiny": lambda shape, _: TinyLM(shape),
+}
+
+
+def fingerprint(embedding: Tensor) -> list[float]:
+    """``SAMPLES`` entries of a table, evenly spread."""
+    flat = embedding.detach().flatten()
+    at = torch.linspace(0, len(flat) - 1, SAMPLES, dtype=torch.float64).long()
+    return [round(float(x), 4) for x in flat[at.to(flat.device)]]
+
+
+def save(path: Path, kind: str, module: nn.Module, vocabulary: Tensor, embedding: Tensor, more: dict[str, Any]) -> None:
+    """Write ``module`` in bf16 with its draft vocabulary; ``more`` goes into the file's header."""
+    tensors = {name: t.detach().to(torch.bfloat16).contiguous() for name, t in module.state_dict().items()}
+    header = {
+        "kind": kind,
+        "shape": module.shape.as_dict(),
+        "vocab_size": len(embedding),
+        "fingerprint": fingerprint(embedding),
+        **more,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"format": FORMAT, "drafter": json.dumps(header)}
+    save_file({**tensors, "vocabulary": vocabulary.to(torch.int32).contiguous()}, path, metadata)
+
+
+def load(path: Path, embedding: Tensor, lm_head: Tensor) -> Trained:
+    """The drafter at ``path`` for the target with these tables, in their dtype and on their device.
+
+    Raises ``Unfit`` for a file that is missing, damaged, or made for another target.
+    """
+    if not path.exists():
+        raise Unfit(f"There are no weights at {path.name}: train them with `python -m models.training`.")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 a safe_open handle is no dict
+        header = json.loads(metadata["drafter"])
+        kind, shape = header["kind"], Shape.of(header["shape"])
+        module = BUILD[kind](shape, header)
+        vocabulary = tensors.pop("vocabulary").long()
+        module.load_state_dict(tensors)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise Unfit(f"{path.name} is damaged or no drafter of this app: {str(error).splitlines()[0]}.") from None
+    _check_target(path.name, header, shape, embedding)
+    place = {"device": embedding.device, "dtype": embedding.dtype}
+    vocabulary = vocabulary.to(embedding.device)
+    return Trained(module.to(**place).eval().requires_grad_(False), vocabulary, embedding, lm_head[vocabulary].detach())
+
+
+def _check_target(name: str, header: dict[str, Any], shape: Shape, embedding: Tensor) -> None:
+    if (len(embedding), embedding.shape[1]) != (header["vocab_size"], shape.dim):
+        raise Unfit(
+            f"{name} was trained for a target with {header['vocab_size']:,} tokens of width {shape.dim:,}; "
+            f"this one has {len(embedding):,} of width {embedding.shape[1]:,}."
+        )
+    ours, theirs = torch.tensor(fingerprint(embedding)), torch.tensor(header["fingerprint"])
+    if float(torch.cosine_similarity(ours, theirs, dim=0)) < SAME_TARGET:
+        raise Unfit(f"{name} was trained for another target ({header.get('target', 'unnamed')}).")
