@@ -21,8 +21,8 @@ from playground.engine.verify import verify_greedy
 from playground.lab import Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
 from playground.views import charts, html, race
 
-PASS_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
-PASS_TIME_S = 3.0  # after so long no further size is measured
+PASS_SIZES = (1, 16, 8, 4, 2, 12, 6, 3, 5, 10, 14)  # positions, so that few of them already show the shape
+MIN_SIZES, PASS_TIME_S = 4, 2.0  # at least so many are measured; after so long no further one
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run
 DRAFTERS = ("none", "ngram", "layer_skip", *FORESIGHT)
 PROMPT = (
@@ -38,9 +38,9 @@ class Params:
     draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)
-    dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="Run")
-    device: str = control("auto", "Device", choices=("auto", "cpu", "cuda"), free=True, group="Run")
-    seed: int = control(0, "Seed", "Greedy decoding draws nothing.", min=0, max=2**31 - 1, step=1, group="Run")
+    dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="More")
+    device: str = control("auto", "Device", choices=("auto", "cpu", "cuda"), free=True, group="More")
+    seed: int = control(0, "Seed", "Greedy decoding draws nothing.", min=0, max=2**31 - 1, step=1, group="More")
 
 
 # --- Run --------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     for timed in pass_times(session, PASS_SIZES, repeats=2):
         trace = trace.add("pass time", timed)
         yield trace
-        if time.perf_counter() - began > PASS_TIME_S:
+        if time.perf_counter() - began > PASS_TIME_S and len(trace["pass time"].steps) >= MIN_SIZES:
             break
 
 
@@ -159,7 +159,7 @@ def pass_time_chart(trace: Trace) -> Any:
     timed = next((lane.steps for lane in trace.lanes if lane.name == "pass time"), ())
     if len(timed) < 2:
         return None
-    points = [(t.positions, t.ms) for t in timed]
+    points = sorted((t.positions, t.ms) for t in timed)
     one_by_one = [(n, n * points[0][1]) for n, _ in points]
     return charts.lines({"one pass": points, "one by one": one_by_one}, "positions in the pass", "ms")
 

@@ -20,7 +20,7 @@ def figure(x_title: str, y_title: str, height: int = 300, **layout) -> go.Figure
     return go.Figure(
         layout=dict(
             height=height,
-            margin={"l": 8, "r": 8, "t": 28, "b": 8},
+            margin={"l": 8, "r": 8, "t": 56, "b": 8},
             paper_bgcolor="rgba(0,0,0,0)",
             plot_bgcolor="rgba(0,0,0,0)",
             font={"color": MUTED, "size": 13, "family": "system-ui, sans-serif"},
@@ -62,18 +62,18 @@ def lines(
 
 
 def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: bool = False) -> go.Figure:
-    """Groups of bars, or one stack per x; series differ in colour and in hatching."""
+    """Groups of bars, or one stack per x; every second series is an outline, so that colour is never alone.
+
+    No hatching: it is drawn by reference to the page's address, and goes when that changes.
+    """
     fig = figure(x_title, y_title, barmode="stack" if stacked else "group", bargap=0.35)
-    shapes = ("", "/", "x", ".", "-", "+")
     for i, (name, points) in enumerate(series.items()):
+        colour = SERIES[i % len(SERIES)]
         fig.add_bar(
             x=[x for x, _ in points],
             y=[y for _, y in points],
             name=name,
-            marker={
-                "color": SERIES[i % len(SERIES)],
-                "pattern": {"shape": shapes[i % len(shapes)], "size": 5, "solidity": 0.25},
-            },
+            marker={"color": colour + "40" if i % 2 else colour, "line": {"color": colour, "width": 2}},
         )
     fig.update_layout(showlegend=len(series) > 1)
     return fig

@@ -109,5 +109,11 @@ def test_charts_have_no_background_of_their_own() -> None:
 def test_series_differ_in_more_than_colour() -> None:
     figure = charts.lines({name: [(1, 1.0)] for name in "abc"}, "x", "y")
     assert len({(trace.line.dash, trace.marker.symbol) for trace in figure.data}) == 3
-    stacked = charts.bars({name: [(1, 1.0)] for name in "abc"}, "x", "y")
-    assert len({trace.marker.pattern.shape for trace in stacked.data}) == 3
+    first, second = charts.bars({name: [(1, 1.0)] for name in "ab"}, "x", "y").data
+    assert first.marker.color == first.marker.line.color
+    assert second.marker.color != second.marker.line.color  # an outline
+
+
+def test_charts_refer_to_nothing_by_address() -> None:
+    figure = charts.bars({name: [(1, 1.0)] for name in "abc"}, "x", "y", stacked=True)
+    assert all(trace.marker.pattern.shape is None for trace in figure.data)
