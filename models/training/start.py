@@ -1,8 +1,8 @@
 """Where training starts: drafters built from the target's own weights, so that the first step is already a fair guess.
 
 A random start wastes most of a small budget. The EAGLE head's two linear maps have a closed form: ridge regression
-from its inputs to the target's last state one token later; its block adds nothing at first. The tiny language model starts as
-the target's first layers. Medusa's heads start at zero and repeat the target's next token.
+from its inputs to the target's last state one token later; its block adds nothing at first. The tiny language model
+starts as the target's first layers. Medusa's heads start at zero and repeat the target's next token.
 """
 
 from __future__ import annotations
