@@ -14,7 +14,7 @@ from playground.engine.trace import step
 from playground.engine.tree import Draft
 
 # From greedy to nearly uniform, denser where people sample.
-TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+TEMPERATURES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
 
 
 @step

@@ -22,7 +22,7 @@ from playground.engine.stop import Stop
 from playground.engine.trace import Lane, Pass, Trace
 from playground.engine.verify import residual, verify_match_keep, verify_sampling
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
-from playground.views import charts, html, judging, rules, tokens, verification
+from playground.views import html, judging, rules, speculation, tokens, verification
 
 MAX_TYPED = 8  # tokens of a typed-in law
 NUM_DRAWS = 4000  # of the simulation
@@ -48,7 +48,7 @@ class Params:
     temperature: float = control(
         1.0, "Temperature", "Shapes p and q alike; 0 is greedy.", min=0, max=5, step=0.05, group="Knobs"
     )
-    top_k: int = control(0, "Top-k", "0 keeps all.", min=0, max=200, step=1, group="Knobs")
+    top_k: int = control(0, "Top-k", "0 and -1 keep all.", min=-1, max=200, step=1, group="Knobs")
     top_p: float = control(1.0, "Top-p", min=0, max=1, step=0.01, group="Knobs")
     min_p: float = control(0.0, "Min-p", min=0, max=1, step=0.01, group="Knobs")
     p: tuple[float, ...] | None = control(
@@ -71,7 +71,7 @@ class Params:
             if any(not x >= 0 for x in law):
                 raise BadInput(f"{name} has the entry {min(law):g}; probabilities are 0 or more.")
             if not abs(sum(law) - 1) <= 1e-6:
-                raise BadInput(f"{name} sums to {sum(law):g}; it must sum to 1.")
+                raise BadInput(f"{name} sums to {sum(law):.9g}; it must sum to 1.")
         if len(self.p) != len(self.q):
             raise BadInput(f"p has {len(self.p)} tokens and q has {len(self.q)}; both need the same ones.")
 
@@ -238,7 +238,7 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
         error = result["law_error"]
         return (
             Figure(percent(result["alpha"]), "of drafts accepted", "exact"),
-            Figure("0" if error < 1e-12 else f"{error:.3f}", "distance of the output law to p", "exact"),
+            Figure("0" if error < rules.ROUNDING else f"{error:.3f}", "distance of the output law to p", "exact"),
             Figure(
                 html.number(result["simulated_error"], 3),
                 f"distance after {result['num_draws'] or 0:,} draws",
@@ -343,53 +343,20 @@ def simulation_frame(trace: Trace, index: int) -> Frame:
 
 
 def temperature_chart(trace: Trace) -> Any:
-    points = sorted(lane(trace, "temperature"), key=heat)
-    if not points:
-        return None
-    least = min((t.temperature for t in points if t.temperature > 0), default=0.1) / 2
-    series = {
-        "rejection: sum of min(p, q)": [(max(t.temperature, least), t.rejection) for t in points],
-        "exact match: sum of p · q": [(max(t.temperature, least), t.match) for t in points],
-        "argmax_soft_q (biased)": [(max(t.temperature, least), t.argmax) for t in points],
-    }
-    fig = charts.lines(series, "temperature", "acceptance", log_x=True)
-    marks = [least, *(t for t in (0.2, 0.5, 1, 2, 5, 10, 20, 50) if t > least)]
-    fig.update_xaxes(tickvals=marks, ticktext=["0", *(f"{t:g}" for t in marks[1:])])
-    return charts.vertical(fig, max(lane(trace, "temperature")[0].temperature, least), "this run")
+    points = lane(trace, "temperature")
+    return speculation.over_temperature(points, points[0].temperature) if points else None
 
 
 def tokens_chart(trace: Trace) -> Any:
     result = summary(trace)
-    alpha, k = result["alpha"], trace.provenance.get("k")
-    if alpha is None:
+    if result["alpha"] is None:
         return None
-    grid = [i / 40 for i in range(41)]
-    lengths = sorted({1, 2, 4, 8, k})
-    fig = charts.lines(
-        {f"k = {n}": [(a, expected_tokens(a, n)) for a in grid] for n in lengths}, "acceptance α", "tokens per pass"
-    )
-    fig.update_traces(mode="lines")
-    measured = result["mean_acceptance_length"]
-    y, name = (measured, "this run, measured") if measured is not None else (expected_tokens(alpha, k), "this law")
-    fig.add_scatter(
-        x=[alpha], y=[y], name=name, mode="markers", marker={"size": 13, "symbol": "star", "color": charts.MUTED}
-    )
-    return fig
+    return speculation.tokens_per_pass(result["alpha"], trace.provenance["k"], result["mean_acceptance_length"])
 
 
 def batch_chart(trace: Trace) -> Any:
     alpha, tags = summary(trace)["alpha"], lane(trace, "priced")
-    if alpha is None or not tags:
-        return None
-    shape, hardware = tags[0].shape, tags[0].hardware
-    batches = [2**i for i in range(11)]
-    lengths = sorted({1, 4, 7, trace.provenance.get("k")})
-    series = {
-        f"k = {k}": [(b, speedup(shape, hardware, b, k, expected_tokens(alpha, k))) for b in batches] for k in lengths
-    }
-    fig = charts.lines(series, "batch size", "speed against plain decoding", log_x=True)
-    fig.add_hline(y=1, line={"color": charts.MUTED, "width": 1, "dash": "dot"})
-    return charts.vertical(fig, spare_batch(hardware, trace.provenance["k"]), "spare compute ends")
+    return speculation.over_batch(tags[0], alpha, trace.provenance["k"]) if tags and alpha is not None else None
 
 
 # --- Page -------------------------------------------------------------------------------------------------------------
@@ -416,7 +383,7 @@ drawn from q.
 
 **Three sentences that need a qualifier.** *"Comparing with the target's own sample is biased."* Only if the sample is
 thrown away. Kept, it is exact, and accepts less. *"A higher temperature lowers acceptance."* At first. As both laws
-become uniform, acceptance rises again: the first chart measures it on the contexts of your run. With top-k or top-p
+become uniform, acceptance rises again: the chart over temperature measures it on the contexts of your run. With top-k or top-p
 on, the two supports can differ at every temperature, and the rise may stop short of 1. *"A free drafter cannot
 hurt."* It can: once the batch fills the compute units, each drafted position is paid for, accepted or not. The last
 chart prices that for Llama 3.3 70B on eight H100s at an empty context.
