@@ -9,7 +9,7 @@ from typing import Any
 
 from playground.engine import decode
 from playground.engine.divergence import between
-from playground.engine.drafters import Drafter, NoDrafter, Replay
+from playground.engine.drafters import Drafter, NoDrafter, Replay, never_right
 from playground.engine.length import Fixed
 from playground.engine.metrics import ratio, summarise
 from playground.engine.model import LanguageModel
@@ -62,7 +62,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         for step in plain:
             trace = trace.add("plain", step, model.texts(step.tokens))
         reply = trace["plain"].output_tokens
-        drafter: Drafter = Replay(reply if params.drafter == "oracle" else wrong(reply, prompt), params.drafter)
+        drafter: Drafter = Replay(reply if params.drafter == "oracle" else never_right(reply, prompt), params.drafter)
         events = (("speculative", step) for step in greedy(model, prompt, drafter, params))
     else:
         drafter = yield from models.drafter(
@@ -93,12 +93,6 @@ def greedy(model: LanguageModel, prompt: Sequence[int], drafter: Drafter, params
         stop=Stop(model.eos_ids),
         max_new_tokens=params.max_new_tokens,
     )
-
-
-def wrong(reply: Sequence[int], prompt: Sequence[int]) -> tuple[int, ...]:
-    """A token of the prompt at each place of the reply, never the right one."""
-    words = dict.fromkeys(prompt)
-    return tuple(next((word for word in words if word != token), token + 1 if token == 0 else 0) for token in reply)
 
 
 # --- Figures ----------------------------------------------------------------------------------------------------------

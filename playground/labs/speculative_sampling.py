@@ -383,10 +383,10 @@ drawn from q.
 
 **Three sentences that need a qualifier.** *"Comparing with the target's own sample is biased."* Only if the sample is
 thrown away. Kept, it is exact, and accepts less. *"A higher temperature lowers acceptance."* At first. As both laws
-become uniform, acceptance rises again: the chart over temperature measures it on the contexts of your run. With top-k or top-p
-on, the two supports can differ at every temperature, and the rise may stop short of 1. *"A free drafter cannot
-hurt."* It can: once the batch fills the compute units, each drafted position is paid for, accepted or not. The last
-chart prices that for Llama 3.3 70B on eight H100s at an empty context.
+become uniform, acceptance rises again: the chart over temperature measures it on the contexts of your run. With top-k
+or top-p on, the two supports can differ at every temperature, and the rise may stop short of 1. *"A free drafter
+cannot hurt."* It can: once the batch fills the compute units, each drafted position is paid for, accepted or not. The
+last chart prices that for Llama 3.3 70B on eight H100s at an empty context.
 
 Temperature 0 needs no other rule: p and q become one-hot, and u · q < p is true exactly when both choose the same
 token.

@@ -135,8 +135,3 @@ def test_where_outputs_part_is_told_with_margin_and_verdict() -> None:
 def test_charts_need_something_to_show() -> None:
     assert all(chart.draw(Trace()) is None for chart in LAB.charts)
     assert all(chart.draw(last(drafter="layer_skip")) is not None for chart in LAB.charts)
-
-
-def test_wrong_is_never_right() -> None:
-    assert all(a != b for a, b in zip(lab_module.wrong((5, 6, 0), (5, 6)), (5, 6, 0), strict=True))
-    assert lab_module.wrong((5,), (5,)) == (0,)
