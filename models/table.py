@@ -25,7 +25,7 @@ class TableSession:
 
     def __init__(self, model: TableModel, tokens: Sequence[int]) -> None:
         self.model, self.tokens, self.rows = model, list(tokens), []
-        self.draft, self._before = Draft(), 0
+        self.draft = Draft()
 
     @property
     def num_kv_rows(self) -> int:
@@ -37,7 +37,6 @@ class TableSession:
 
     def score(self, draft: Draft) -> Scores:
         del self.rows[len(self.tokens) - 1 :]  # the newest token is fed again if it was scored before
-        self._before = len(self.rows)
         for position in range(len(self.rows), len(self.tokens)):
             self.rows.append((position, self.tokens[position]))
         base = len(self.rows)
@@ -62,12 +61,10 @@ class TableSession:
 
     def commit(self, path: Sequence[int], token: int) -> KVRows:
         draft, base = self.draft, len(self.rows) - len(self.draft)
-        before, written = self._before, len(self.rows) - self._before
         self.rows[base:] = [self.rows[base + i] for i in path]
         self.draft = Draft()
         self.tokens += [*(draft.tokens[i] for i in path), token]
-        kept = len(self.rows) - before
-        return KVRows(before, written, kept, written - kept)
+        return KVRows(base - 1, 1 + len(draft), 1 + len(path), len(draft) - len(path))
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         self._drop_draft()
@@ -84,7 +81,7 @@ class TableSession:
 
     def fork(self) -> TableSession:
         twin = TableSession(self.model, self.tokens)
-        twin.rows, twin.draft, twin._before = list(self.rows), self.draft, self._before
+        twin.rows, twin.draft = list(self.rows), self.draft
         return twin
 
 
@@ -112,7 +109,8 @@ class TableModel:
         while text:
             token = next((i for i in words if self.words[i] and text.startswith(self.words[i])), None)
             if token is None:
-                raise ValueError(f"The table model knows only {', '.join(map(repr, self.words))}; it cannot read {text[:20]!r}.")
+                known = ", ".join(map(repr, self.words))
+                raise ValueError(f"The table model knows only {known}; it cannot read {text[:20]!r}.")
             tokens.append(token)
             text = text[len(self.words[token]) :]
         return tokens

@@ -60,7 +60,8 @@ class TeachingModel(TableModel):
     """``TableModel`` that reads ``the cat`` and ``the  cat`` alike: each word brings its own leading space."""
 
     def encode(self, text: str) -> list[int]:
-        return super().encode("".join(word if word in WORDS else f" {word}" for word in text.replace(".", " . ").split()))
+        words = text.replace(".", " . ").split()
+        return super().encode("".join(word if word in WORDS else f" {word}" for word in words))
 
     chat = encode
 

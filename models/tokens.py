@@ -50,8 +50,8 @@ class TokenTable:
         piece = self.pieces.get(token)
         if piece is None:
             return f"<id {token}>".encode()
-        if self.is_byte_level:
-            return bytes(byte_alphabet()[c] for c in piece) if all(c in byte_alphabet() for c in piece) else piece.encode()
+        if self.is_byte_level and all(c in byte_alphabet() for c in piece):
+            return bytes(byte_alphabet()[c] for c in piece)
         if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             return bytes.fromhex(piece[3:5])
         return piece.replace("\u2581", " ").encode()  # sentencepiece's mark for a space
@@ -73,8 +73,8 @@ class TokenTable:
 def differing_token(a: TokenTable, b: TokenTable) -> int | None:
     """The lowest id that stands for different text in the two tables, ``None`` when every shared id agrees.
 
-    Tables that differ only in length agree when the shorter one is a beginning of the longer: the model behind it simply
-    never drafts the other ids. The widths of the models' logits say nothing, since they are padded.
+    Tables of different length agree when the shorter one is a beginning of the longer: its model never drafts the other
+    ids. The widths of the models' logits say nothing, since they are padded.
     """
     ids = sorted((set(a.pieces) | set(a.added)) & (set(b.pieces) | set(b.added)))
     return next((i for i in ids if a.bytes_of(i) != b.bytes_of(i)), None)
