@@ -24,7 +24,7 @@ function read() {
   const lines = value.slice(parsed, end).split("\n");
   text = value.slice(0, end);
   parsed = end;
-  let newest = -1, isRedrawn = false;
+  let newest = -1, isRedrawn = false, ended = "";
   for (const line of lines) {
     if (line === "" ) continue;
     if (line[0] === "#") { runId = line.slice(1); continue; }
@@ -37,7 +37,7 @@ function read() {
     }
     if ("progress" in data) tell(data.progress, data.fraction);
     if ("query" in data) remember(data.query);
-    if ("end" in data) finish(data.end);
+    if ("end" in data) ended = data.end;
   }
   if (newest >= 0) {
     if (frames.length) tell("");
@@ -46,6 +46,7 @@ function read() {
     else if (isRedrawn) show(at);
     else tie();
   }
+  if (ended) finish(ended);
 }
 
 function start(value) {
