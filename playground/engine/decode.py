@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from playground.engine.constrain import Legality, advance, legality
 from playground.engine.drafters import Drafter, NoDrafter
+from playground.engine.grammar.matcher import Matcher
 from playground.engine.length import Length, room
 from playground.engine.model import Session
 from playground.engine.sampling import Coin, Context, Knob, apply, has_nan, softmax
@@ -31,13 +34,15 @@ def speculate(
     coin: Coin,
     knobs: Sequence[Knob] = (),
     stop: Stop = Stop(),
+    grammar: Matcher | None = None,
     max_new_tokens: int = 64,
 ) -> Iterator[Pass]:
     """Decode after the target's committed tokens, one ``Pass`` per target pass, until a stop rule or the limit.
 
     ``rule`` judges the draft, ``length`` says how many levels to draft, ``knobs`` shape the target's law. Plain
     decoding is the drafter that proposes nothing. A drafter that fails is dropped with a note, and the run goes on.
-    Raises ``ValueError`` when the prompt leaves no room for a token.
+    ``grammar`` masks every row before the knobs; it is moved on by the committed tokens. Raises ``ValueError`` when the
+    prompt leaves no room for a token, ``DeadEnd`` when the grammar leaves none.
     """
     num_prompt = len(target.tokens)
     if num_prompt >= target.max_tokens:
@@ -58,14 +63,14 @@ def speculate(
             torch.cuda.synchronize(scores.logits.device)
         scored = time.perf_counter()
 
-        raw = apply((), scores.logits)
-        logits = apply(knobs, raw, _contexts(knobs, context, draft)) if knobs else raw
-        p = softmax(logits)
-        verdict = rule(draft, p, coin, start)
+        judged = _judge(draft, scores.logits, context, rule, coin, knobs, grammar)
+        verdict = judged.verdict
         new = [*(draft.tokens[i] for i in verdict.path), verdict.token]
         kept, finish = stop.cut(context.tokens[num_prompt:], new, max_new_tokens)
         if finish is None and start + kept >= target.max_tokens:
             finish = "context"
+        if grammar:
+            kept, finish = advance(grammar, new, kept, finish)
         path = verdict.path[: kept - 1]  # the newest token never keeps a row
         if scores.hidden is not None:
             hidden = scores.hidden[[*range(pending), *(pending + i for i in path)]]  # of the tokens that now have KV
@@ -73,14 +78,10 @@ def speculate(
         drafter_kv = drafter.sync(target.tokens)
         length = length.after(max(draft.depths, default=0), len(verdict.path))
 
+        note = " ".join(filter(None, [note, NAN_NOTE if has_nan(scores.logits) else None])) or None
         step = Pass(
             start=start,
-            nodes=_nodes(draft, p, verdict),
-            rows=_rows(draft, p, logits, verdict),
-            outputs=_outputs(draft, p, raw if knobs else None, verdict)[:kept],
-            emit_coin=verdict.emit_coin,
-            num_verified=len(verdict.path),
-            discarded=len(new) - kept,
+            **_record(draft, judged, kept),
             target_kv=target_kv,
             drafter_kv=drafter_kv,
             started_ms=clock,
@@ -88,11 +89,62 @@ def speculate(
             verify_ms=1e3 * (scored - drafted),
             other_ms=0.0,
             finish=finish,
-            note=" ".join(filter(None, [note, NAN_NOTE if has_nan(scores.logits) else None])) or None,
+            note=note,
         )
         step = replace(step, other_ms=1e3 * (time.perf_counter() - scored))
         clock = step.ended_ms
         yield step
+
+
+class _Judged(NamedTuple):
+    """Logits ``[n + 1, vocab]`` as the model gave them, after the grammar, after the knobs; their law; the verdict."""
+
+    raw: Tensor
+    masked: Tensor
+    logits: Tensor
+    p: Tensor
+    verdict: Verdict
+    legal: Legality | None
+    mask_ms: float | None
+
+
+def _judge(
+    draft: Draft,
+    logits: Tensor,
+    context: Context,
+    rule: Rule,
+    coin: Coin,
+    knobs: Sequence[Knob],
+    grammar: Matcher | None,
+) -> _Judged:
+    raw = masked = apply((), logits)
+    legal = mask_ms = None
+    if grammar:
+        began = time.perf_counter()
+        legal = legality(grammar, draft, raw.shape[-1])
+        masked = legal.mask(raw)
+        mask_ms = 1e3 * (time.perf_counter() - began)
+    shaped = apply(knobs, masked, _contexts(knobs, context, draft)) if knobs or legal else raw
+    p = softmax(shaped)
+    verdict = rule(draft, p, coin, len(context.tokens))
+    if legal:
+        legal.check(verdict.path)
+    return _Judged(raw, masked, shaped, p, verdict, legal, mask_ms)
+
+
+def _record(draft: Draft, judged: _Judged, kept: int) -> dict[str, Any]:
+    """What a ``Pass`` keeps of a verdict of which ``kept`` tokens were put out."""
+    raw, masked, logits, p, verdict, legal, mask_ms = judged
+    return {
+        "nodes": _nodes(draft, p, verdict, legal.blocked if legal else frozenset()),
+        "rows": _rows(draft, p, logits, verdict),
+        "outputs": _outputs(draft, p, raw if logits is not raw else None, verdict)[:kept],
+        "emit_coin": verdict.emit_coin,
+        "num_verified": len(verdict.path),
+        "discarded": len(verdict.path) + 1 - kept,
+        "masks": legal.report(raw, masked) if legal else (),
+        "mask_ms": mask_ms,
+    }
 
 
 def _propose(
@@ -136,8 +188,10 @@ def _contexts(knobs: Sequence[Knob], context: Context, draft: Draft) -> list[Con
     return [Context((*context.tokens, *path), context.num_prompt) for path in paths]
 
 
-def _nodes(draft: Draft, p: Tensor, verdict: Verdict) -> tuple[Node, ...]:
+def _nodes(draft: Draft, p: Tensor, verdict: Verdict, blocked: frozenset[int]) -> tuple[Node, ...]:
     def state(i: int) -> str:
+        if i in blocked:
+            return "blocked"
         return "accepted" if i in verdict.path else "rejected" if i in verdict.coins else "unjudged"
 
     return tuple(
@@ -188,7 +242,7 @@ def _rows(draft: Draft, p: Tensor, logits: Tensor, verdict: Verdict) -> tuple[Ro
 
 
 def _outputs(draft: Draft, p: Tensor, raw: Tensor | None, verdict: Verdict) -> tuple[Output, ...]:
-    """The tokens put out; ``raw`` are the logits before the knobs, ``None`` where there were no knobs."""
+    """The tokens put out; ``raw`` are the logits before mask and knobs, ``None`` where there were none."""
     rows = [0, *(i + 1 for i in verdict.path)]
     tokens = [*(draft.tokens[i] for i in verdict.path), verdict.token]
     last = "recovered" if verdict.is_recovered else "bonus" if verdict.path else "plain"

@@ -90,6 +90,20 @@ class Output:
     logprob: float
 
 
+@dataclass(frozen=True)
+class RowMask:
+    """What a grammar's bitmask did to one row: legal tokens, and the mass that the model itself had given to them.
+
+    ``top`` are the likeliest tokens of the law before the mask. ``bits`` is the mask: int32 words, zlib, base64.
+    """
+
+    num_legal: int
+    feasible_mass: float
+    place: str
+    top: tuple[Candidate, ...]
+    bits: str
+
+
 @step
 @dataclass(frozen=True)
 class Pass:
@@ -97,7 +111,9 @@ class Pass:
 
     ``rows[0]`` follows the last committed token and ``rows[i + 1]`` follows ``nodes[i]``. ``num_verified`` counts
     accepted drafts before any stop rule cut them (vLLM's counter); ``discarded`` the tokens that were cut.
-    ``started_ms`` is measured from the start of the lane, on the lane's own clock.
+    ``started_ms`` is measured from the start of the lane, on the lane's own clock. Under a grammar, ``masks[i]`` tells
+    what was done to ``rows[i]`` (``None``: nothing, it lies behind an illegal token or the end), and ``mask_ms`` is the
+    time for walking the draft and filling the masks, part of ``other_ms``.
     """
 
     start: int
@@ -115,9 +131,13 @@ class Pass:
     other_ms: float
     finish: str | None = None
     note: str | None = None
+    masks: tuple[RowMask | None, ...] = ()
+    mask_ms: float | None = None
 
     def check(self) -> None:
         """Raises ``ValueError`` where nodes, rows and outputs do not fit together: every picture relies on that."""
+        if self.masks and len(self.masks) != len(self.rows):
+            raise ValueError(f"a pass has {len(self.rows)} rows but {len(self.masks)} masks")
         if len(self.rows) != len(self.nodes) + 1 or not 1 <= len(self.outputs) <= len(self.rows):
             counts = f"{len(self.nodes)} drafted tokens, {len(self.rows)} rows, {len(self.outputs)} output tokens"
             raise ValueError(f"a pass has {counts}")
@@ -138,6 +158,7 @@ class Pass:
     def tokens(self) -> list[int]:
         """Every token that a picture of this step may show."""
         shown = {candidate.token for row in self.rows for candidate in row.top} | {row.argmax for row in self.rows}
+        shown |= {candidate.token for mask in self.masks if mask for candidate in mask.top}
         return sorted(shown | {node.token for node in self.nodes} | {out.token for out in self.outputs})
 
     @property

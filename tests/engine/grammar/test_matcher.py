@@ -150,3 +150,18 @@ def test_a_place_is_described_in_words():
     assert "integer" in matcher.place
     feed(matcher, b"}", END)
     assert matcher.place == "the end of the text"
+
+
+def test_a_legal_token_is_in_the_mask():
+    """xgrammar 0.2.9 accepts ``xax:`` here, but its mask leaves the token out when ``x:`` is one too: a dead end."""
+    words = [None, b"xax:", b"x:", b"k", b"z"]
+    trie = TokenTrie(words, [0])
+    automaton = build({"regex": parse_regex("kxax:z")}, "regex")
+    ours, theirs = OwnMatcher(Masks(automaton, trie)), XGrammarMatcher(XGrammar(trie).regex("kxax:z"))
+    mask, other = allocate(1, 5), allocate(1, 5)
+    for matcher, into in ((ours, mask), (theirs, other)):
+        assert matcher.accept(3)
+        matcher.fill(into)
+        assert matcher.fork().accept(1)
+    assert unpack(mask[0], 5).tolist() == [False, True, False, False, False]
+    assert not other.any()
