@@ -18,10 +18,8 @@ def a_pass(drafted: int, accepted: int, kept: int | None = None, finish: str | N
     nodes = [Node(1, i - 1, i + 1, "accepted" if i < accepted else "rejected", 0.5, 0.5, 0.5) for i in range(drafted)]
     out = [Output(1, "accepted" if i < accepted else "bonus", 0.5, -0.7) for i in range(accepted + 1)][:kept]
     discarded = accepted + 1 - len(out)
-    rows = KVRows(0, drafted + 1, accepted + 1, drafted - accepted)
-    return Pass(
-        0, tuple(nodes), (), tuple(out), None, accepted, accepted + 1 - len(out), rows, None, 0, 1, 1, 1, finish
-    )
+    kv = KVRows(0, drafted + 1, accepted + 1, drafted - accepted)
+    return Pass(0, tuple(nodes), (), tuple(out), None, accepted, discarded, kv, None, 0, 1, 1, 1, finish)
 
 
 def lane(steps: Sequence[tuple[int, ...]]) -> Lane:
