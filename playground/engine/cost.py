@@ -239,8 +239,9 @@ def losing_batch(
     ``None`` when there is none: KV reads, to which drafts add nothing, outweigh everything else at a long context.
     """
     batches = range(1, most + 1)  # the ratio never falls with the batch
+    gain = tokens_per_pass * (1 + 1e-9)  # a pass that only ever breaks even does not lose
     found = bisect.bisect_right(
-        batches, tokens_per_pass, key=lambda batch: cost_ratio(shape, hardware, batch, new_tokens, context, **dtypes)
+        batches, gain, key=lambda batch: cost_ratio(shape, hardware, batch, new_tokens, context, **dtypes)
     )
     return batches[found] if found < most else None
 

@@ -1,4 +1,4 @@
-"""How long a target pass takes here, by the number of positions it scores: why verification is cheap, and when it is not."""
+"""How long a target pass takes here, by the number of positions it scores: what verification costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class PassTime:
 
 
 def pass_times(session: Session, positions: Sequence[int], repeats: int = 3) -> Iterator[PassTime]:
-    """The median time of a pass for each number of ``positions``, on a fork of ``session``. Which tokens are fed does not matter."""
+    """The median time of a pass for each number of ``positions``, on a fork of ``session``.
+
+    The drafts repeat the last token: which tokens are fed does not change the time.
+    """
     twin = session.fork()
     tokens = list(twin.tokens)
     for n in positions:

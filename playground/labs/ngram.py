@@ -297,6 +297,13 @@ def frame(trace: Trace, index: int) -> Frame:
     return Frame("; ".join(f"n = {n}: {lane_says(lane, index)}" for n, lane in lanes.items()) + ".", body)
 
 
+ENDS = {
+    "eos": "Done: the reply has ended.",
+    "length": "Done: the number of new tokens is reached.",
+    "context": "Done: the model reads no further token.",
+}
+
+
 def lane_says(lane: Lane, index: int) -> str:
     if index >= len(lane.steps):
         return f"done after {html.count(len(lane.steps), 'pass', 'passes')}"
@@ -310,7 +317,7 @@ def lane_section(trace: Trace, n: int, lane: Lane, index: int) -> html.Text:
     mean = html.number(ratio(num_out, len(seen)))
     aside = f"{html.count(num_out, 'token')} in {html.count(len(seen), 'pass', 'passes')}: {mean} per pass"
     if index >= len(lane.steps):
-        return html.section(f"n = {n}", f"This lane has ended: {lane.finish}.", aside)
+        return html.section(f"n = {n}", html.note(ENDS.get(str(lane.finish), f"Done: {lane.finish}.")), aside)
     made = seen[-1]
     context = [*lane.prompt, *(out.token for earlier in seen[:-1] for out in earlier.outputs)]
     parts = [
@@ -436,7 +443,7 @@ QUESTIONS = (
             "Where almost nothing is accepted, a pass still gives one token and costs t(k + 1).",
             "So compare tokens per pass with t(k + 1) / t(1) at the batch that is running; below it, turn it off.",
         ),
-        follow_ups=("Where does a long context move the crossing? (Upwards: KV reads grow with the batch, not with k.)",),
+        follow_ups=("Where does a long context move it? (Upwards: KV reads grow with the batch, not with k.)",),
         mistakes=("Tuning at batch 1 on an idle GPU and keeping the setting at the evening peak.",),
         preset="open_chat",
     ),
@@ -455,7 +462,7 @@ QUESTIONS = (
 
 SOURCES = (
     ("Saxena 2023: Prompt lookup decoding", "https://github.com/apoorvumang/prompt-lookup-decoding"),
-    ("Yang et al. 2023: Inference with Reference: lossless acceleration by copying", "https://arxiv.org/abs/2304.04487"),
+    ("Yang et al. 2023: Inference with Reference", "https://arxiv.org/abs/2304.04487"),
     ("Williams, Waterman, Patterson 2009: Roofline", "https://doi.org/10.1145/1498765.1498785"),
 )
 

@@ -21,18 +21,17 @@ WIDTH = 1000  # units of the map
 def table(context: Sequence[int], step: Pass, match: Match | None, texts: Texts) -> Markup:
     """The place that was found above the end of the text: each copied token stands above the draft it became.
 
-    ``context`` is the text before the pass. Without a match only the end of the text and the output are shown.
+    ``context`` is the text before the pass. Without a match the first row is empty.
     """
     length = match.length if match else 0
     shown = min(NUM_BEFORE, len(context) - length)
     end = [*_old(context[len(context) - length - shown : len(context) - length], texts)]
     end += [chip(_text(texts, t), "match") for t in context[len(context) - length :]]
-    rows: list[Markup] = []
-    if match:
-        rows.append(_tr(f"token {match.start + 1:,}", _found(context, match, shown, len(step.nodes), texts)))
+    found = _found(context, match, shown, len(step.nodes), texts) if match else ["–"]
+    rows = [_tr(f"token {match.start + 1:,}" if match else "no match", found)]
     rows.append(_tr("text ends", [*end, *(_draft(node, texts) for node in step.nodes)]))
     rows.append(_tr("output", [*[""] * (shown + length), *(_output(out, texts) for out in step.outputs)], "out"))
-    body = Markup('<table class="verify"><tbody>{}</tbody></table>').format(join(rows))
+    body = Markup('<table class="verify lookup"><tbody>{}</tbody></table>').format(join(rows))
     return scroll(body, "Match, copy and verdict")
 
 

@@ -86,6 +86,7 @@ def test_losing_batch_is_the_first_that_loses():
     assert ratios[0] <= tokens < ratios[1]
     assert losing_batch(L70, pod, tokens, 5) == math.floor(break_even_batch(pod, 4, tokens)) + 1
     assert losing_batch(L70, pod, 5, 5) is None
+    assert losing_batch(L70, pod, 7.4, 7.4, 1024) is None
     assert losing_batch(L70, pod, 1.5, 2, 131_072) is None  # bound by KV at every batch
     assert losing_batch(L70, pod, 0.9, 5, 1024) == 1
 
