@@ -12,7 +12,7 @@ from playground.engine.tree import Draft
 
 
 class Scores(NamedTuple):
-    """One forward pass. ``logits`` ``[n + 1, vocab]``: row 0 follows the last committed token, row i + 1 follows node i.
+    """One forward pass. ``logits`` ``[n + 1, vocab]``: row 0 follows the last committed token, row i + 1 node i.
 
     ``hidden`` ``[pending + n, taps, dim]`` holds the tapped layers' states of every row that was fed, or ``None``
     when nothing was tapped; the row of the last committed token is ``hidden[pending - 1]``.
