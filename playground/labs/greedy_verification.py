@@ -75,7 +75,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
 
     yield Progress("Measuring a pass by its positions")
     began, session = time.perf_counter(), model.session([*prompt, *trace["plain"].output_tokens[:1]])
-    for timed in pass_times(session, PASS_SIZES, repeats=2):
+    for timed in pass_times(session, PASS_SIZES):
         trace = trace.add("pass time", timed)
         yield trace
         if time.perf_counter() - began > PASS_TIME_S and len(trace["pass time"].steps) >= MIN_SIZES:

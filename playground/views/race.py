@@ -52,19 +52,23 @@ def at_step(race: Race, index: int, drafter: str) -> Markup:
 
 
 def at_end(race: Race) -> Markup:
-    """The whole output, each token by how it came; the plain one too where they differ; both clocks to the end."""
+    """Both outputs, each token by how it came; where they part; both clocks to the end."""
     found = between(race.ours, race.plain, race.dtype)
     same = "Both lanes put out the same tokens." if race.plain.finish else "The plain lane is still under way."
     ends = [lane.steps[-1].ended_ms for lane in (race.ours, race.plain) if lane.steps]
     return html.frame(
-        html.section(
-            "Every output token, by how it came", output(race.ours, race.texts) + html.detail(), "speculative"
-        ),
+        html.section("Speculative: each token by how it came", output(race.ours, race.texts), size(race.ours)),
+        html.section("Plain: a pass for each token", output(race.plain, race.texts) + html.detail(), size(race.plain)),
         difference(found, race) or html.note(same, "good" if race.plain.finish else ""),
-        html.section("The output of plain decoding", output(race.plain, race.texts), "plain") if found else None,
         clocks(race, max(ends, default=0.0)),
         tokens.legend(("accepted", "recovered", "bonus", "plain")),
     )
+
+
+def size(lane: Lane) -> str:
+    """How many tokens in how many passes."""
+    passes = html.count(len(lane.steps), "pass", "passes")
+    return f"{html.count(len(lane.output_tokens), 'token')}, {passes}"
 
 
 def output(lane: Lane, texts: Mapping[int, str]) -> Markup:
