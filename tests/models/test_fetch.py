@@ -139,7 +139,7 @@ def test_the_model_that_comes_out_is_the_model_that_went_in(source: Source, inde
     folder, seen = finish(fetch(source))
     assert folder == home / "Tiny"
     assert leftovers(home) == ["Tiny"]
-    assert {update.text.split()[0] for update in seen} == {"Downloading", "Unpacking", "Writing"}
+    assert {update.text.split()[0] for update in seen} == {"Downloading", "Reading", "Unpacking", "Writing"}
     assert all(0 <= update.fraction <= 1 for update in seen)
     model = load(str(folder))
     tokens = [3, 9, 30, 77]
