@@ -286,12 +286,12 @@ def pass_frame(trace: Trace, index: int) -> Frame:
         for i, n in enumerate(step.nodes)
     ]
     text = tokens.context_strip(trace.texts, before, verification.new_tokens(step, trace.texts))
+    key = judging.KEY if step.nodes and rule not in judging.SAYS else ""
     body = html.frame(
         html.section("Text so far", text, html.count(len(before) + len(step.outputs), "token")),
         html.section("Draft", tokens.strip(draft), f"{step.num_verified} of {len(draft)} stand") if draft else None,
         html.detail(),
-        html.note(judging.KEY) if step.nodes and rule not in judging.SAYS else None,
-        html.columns(*judging.judged(step, trace.texts, rule)),
+        html.section("Token by token", html.columns(*judging.judged(step, trace.texts, rule)), key),
         html.note(step.note, "warn") if step.note else None,
     )
     return Frame(says(step, rule), body)
@@ -381,12 +381,15 @@ throws the mismatch away and draws again: drafts get a second chance, the output
 drafts its likeliest token and reports the soft q: the coin and the residual are computed for a token that was never
 drawn from q.
 
-**Three sentences that need a qualifier.** *"Comparing with the target's own sample is biased."* Only if the sample is
-thrown away. Kept, it is exact, and accepts less. *"A higher temperature lowers acceptance."* At first. As both laws
-become uniform, acceptance rises again: the chart over temperature measures it on the contexts of your run. With top-k
-or top-p on, the two supports can differ at every temperature, and the rise may stop short of 1. *"A free drafter
-cannot hurt."* It can: once the batch fills the compute units, each drafted position is paid for, accepted or not. The
-last chart prices that for Llama 3.3 70B on eight H100s at an empty context.
+**Three sentences that need a qualifier.**
+
+- *"Comparing with the target's own sample is biased."* Only if the sample is thrown away. Kept, it is exact, and
+  accepts less.
+- *"A higher temperature lowers acceptance."* At first. As both laws become uniform, acceptance rises again: the chart
+  over temperature measures it on the contexts of your run. With top-k or top-p on, the two supports can differ at
+  every temperature, and the rise may stop short of 1.
+- *"A free drafter cannot hurt."* It can: once the batch fills the compute units, each drafted position is paid for,
+  accepted or not. The batch chart prices that for Llama 3.3 70B on eight H100s at an empty context.
 
 Temperature 0 needs no other rule: p and q become one-hot, and u · q < p is true exactly when both choose the same
 token.

@@ -14,7 +14,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 Points = Sequence[tuple[float, float | None]]
 
 
-def figure(x_title: str, y_title: str, height: int = 300, **layout) -> go.Figure:
+def figure(x_title: str, y_title: str, height: int = 320, **layout) -> go.Figure:
     """An empty figure with the house look: no background, grey text, faint grid, its legend above."""
     axis = {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": MUTED, "automargin": True, "title_standoff": 8}
     return go.Figure(

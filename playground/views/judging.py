@@ -12,7 +12,7 @@ from playground.views import law
 from playground.views.html import number, percent, section
 from playground.views.tokens import chip, name, spoken
 
-KEY = "The bar below a draft is its coin, from 0 to 1: blue accepts, hatched rejects, the line is u."
+KEY = "first bar: the coin from 0 to 1; blue accepts, hatched rejects, the line is u"
 NUM_TOKENS = 5  # of each law in a card
 SAYS = {
     "match_keep": "the target draws its own token first; the draft stands if it is the same one",
