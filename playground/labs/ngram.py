@@ -241,7 +241,8 @@ def price(trace: Trace, per_step: Means, drafted: Means) -> dict[str, Any] | Non
     if made is None:
         return None
     k, context, served = trace.provenance["k"], trace.provenance["priced_context"], (made.shape, made.hardware)
-    off = {n: mean and losing_batch(*served, mean, k + 1, context) for n, mean in per_step.items()}
+    wide = {n: 1 + k if mean else 1 for n, mean in drafted.items()}  # a lane that drafts nothing makes plain passes
+    off = {n: mean and losing_batch(*served, mean, wide[n], context) for n, mean in per_step.items()}
     off_as_drafted = {n: mean and losing_batch(*served, mean, 1 + drafted[n], context) for n, mean in per_step.items()}
     return {
         "target": made.shape.name,

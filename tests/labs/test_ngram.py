@@ -66,6 +66,7 @@ def test_a_lane_that_never_drafts_has_no_acceptance_rate():
     assert result["drafted_by_length"] == {"16": 0}
     assert result["acceptance_rate_by_length"] == {"16": None}
     assert result["most_accepted_length"] is None
+    assert result["priced"]["turn_off_at_batch_by_length"] == {"16": None}
     assert LAB.figures(result)
 
 
