@@ -16,6 +16,10 @@ class GrammarError(ValueError):
     """A grammar that cannot be used; the message is one sentence that names the place."""
 
 
+class Unsupported(GrammarError):
+    """A valid schema that an automaton of this package cannot enforce."""
+
+
 @dataclass(frozen=True, eq=False)
 class Chars:
     """One character out of ``ranges``."""

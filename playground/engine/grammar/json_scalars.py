@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from playground.engine.grammar.expression import Call, Expression, GrammarError, Repeat, alt, seq
+from playground.engine.grammar.expression import Call, Expression, GrammarError, Repeat, Unsupported, alt, seq
 from playground.engine.grammar.json_text import QUOTE, in_json, literal, one_character
 from playground.engine.grammar.numbers import decimals, integers
 from playground.engine.grammar.regex import parse_pattern
@@ -38,7 +38,7 @@ def read_types(schema: Mapping[str, Any], at: str) -> list[str]:
 def read_constants(schema: Mapping[str, Any], said: set[str], at: str) -> Expression:
     others = sorted(said - {"const", "enum", "type"})
     if others or {"const", "enum"} <= said:
-        raise GrammarError(
+        raise Unsupported(
             f"{at}: {', '.join(others) or 'enum'} beside {'const' if 'const' in said else 'enum'} is not supported."
         )
     values = [schema["const"]] if "const" in said else schema["enum"]
@@ -66,7 +66,7 @@ def read_string(schema: Mapping[str, Any], at: str) -> Expression:
     low, high = read_count(schema, "minLength", at), read_count(schema, "maxLength", at)
     if "pattern" in schema:
         if low is not None or high is not None:
-            raise GrammarError(f"{at}: pattern beside a length is not supported; put the length into the pattern.")
+            raise Unsupported(f"{at}: pattern beside a length is not supported; put the length into the pattern.")
         if not isinstance(schema["pattern"], str):
             raise GrammarError(f"{at}/pattern must be a string.")
         try:

@@ -17,6 +17,7 @@ from playground.engine.grammar.expression import (
     Expression,
     GrammarError,
     Repeat,
+    Unsupported,
     alt,
     optional,
     seq,
@@ -141,22 +142,22 @@ class _Reader:
 
     def combined(self, schema: Mapping[str, Any], word: str, said: set[str], at: str) -> Expression:
         if word == "oneOf":
-            raise GrammarError(
+            raise Unsupported(
                 f"{at}/oneOf is not supported: an automaton cannot say 'exactly one'; anyOf is supported."
             )
         others = sorted(said - {word})
         if others:
-            raise GrammarError(f"{at}: {word} beside {', '.join(others)} is not supported; both would have to hold.")
+            raise Unsupported(f"{at}: {word} beside {', '.join(others)} is not supported; both would have to hold.")
         if word == "$ref":
             target = schema["$ref"]
             if not isinstance(target, str) or not target.startswith("#"):
-                raise GrammarError(f"{at}/$ref must point into this schema (#/...), not {json.dumps(target)[:60]}.")
+                raise Unsupported(f"{at}/$ref must point into this schema (#/...), not {json.dumps(target)[:60]}.")
             return self.stand_in(at, target.rstrip("/") if target != "#" else "#")
         branches = schema[word]
         if not isinstance(branches, Sequence) or isinstance(branches, str) or not branches:
             raise GrammarError(f"{at}/{word} must be a list of schemas with at least one entry.")
         if word == "allOf" and len(branches) > 1:
-            raise GrammarError(
+            raise Unsupported(
                 f"{at}/allOf with {len(branches)} branches is not supported; all of them would have to hold."
             )
         return alt(*(self.stand_in(at, f"{at}/{word}/{i}") for i in range(len(branches))))
@@ -172,7 +173,7 @@ class _Reader:
         known = set().union(*KEYWORDS.values()) | {"type"}
         unknown = sorted(said - known)
         if unknown:
-            raise GrammarError(f"{at}/{unknown[0]} is not supported.")
+            raise Unsupported(f"{at}/{unknown[0]} is not supported.")
         if "type" in said:
             names = read_types(schema, at)
         else:  # a schema without a type speaks of one type only: of that one

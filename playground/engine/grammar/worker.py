@@ -63,6 +63,11 @@ class CompileWorker:
                 raise GrammarError(text)
             return xgrammar.CompiledGrammar.deserialize_json(text, self.info), ms
 
+    def start(self) -> None:
+        """Begin starting the process; nobody waits for it yet."""
+        with self._lock:
+            self._start()
+
     def close(self) -> None:
         self._stop()
 
