@@ -10,7 +10,7 @@ const MAX_FILE = 8e6; // bytes of a saved run
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 let runId = "", text = "", parsed = 0; // text is what was parsed so far
-let frames = [], isStale = false, at = -1, isFollowing = true, timer = null, height = 0;
+let frames = [], isStale = false, at = -1, isFollowing = true, timer = null, height = 0, width = 0;
 let wantedStep = Number(new URLSearchParams(location.search).get("step")) || 0;
 
 find(".invite").textContent = props.invite || "";
@@ -90,10 +90,16 @@ function show(index) {
   if (!frame) return;
   fallback.hidden = true;
   picture.innerHTML = frame.html; // made by the lab's views, which escape every text
-  height = Math.max(height, picture.firstElementChild ? picture.scrollHeight : 0);
-  picture.style.minHeight = height + "px"; // so that the page below keeps still while stepping
+  steady();
   status.replaceChildren(...sentence(frame.status));
   tie();
+}
+
+function steady() { // frames of about one height keep the page below still; a much shorter one lets it move up
+  picture.style.minHeight = "";
+  const natural = picture.offsetHeight;
+  height = natural < 0.7 * height ? natural : Math.max(height, natural);
+  picture.style.minHeight = height + "px";
 }
 
 function sentence(words) { // the first sentence stands out
@@ -204,6 +210,13 @@ file.onchange = async () => {
   file.value = "";
   trigger("upload", { text });
 };
+
+new ResizeObserver(([entry]) => { // another width: other line breaks, other heights
+  if (entry.contentRect.width === width || at < 0) return;
+  width = entry.contentRect.width;
+  height = 0;
+  steady();
+}).observe(picture);
 
 watch("value", read);
 read();

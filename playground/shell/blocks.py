@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
@@ -106,6 +109,11 @@ def code(text: str) -> Markup:
     return Markup('<pre class="code" tabindex="0" role="region" aria-label="Source code">{}</pre>').format(
         Markup(spans)
     )
+
+
+def source(functions: Sequence[Callable[..., Any]]) -> Markup:
+    """The source of functions, one after another."""
+    return code("\n\n".join(textwrap.dedent(inspect.getsource(f)).rstrip() for f in functions))
 
 
 def home(labs: Sequence[Lab]) -> Markup:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,11 +15,10 @@ from playground.player import make_player
 from playground.shell import blocks, share
 from playground.shell.controls import Controls
 from playground.shell.endpoint import the_models
-from playground.shell.reel import Reel, Shelf
+from playground.shell.reel import Reel, save_run, shelf
 from playground.shell.request import Request, matching_preset, read_address, read_request
 
 log = logging.getLogger("playground")
-shelf = Shelf()
 MAX_OPEN = 8_000_000  # characters of a saved run
 Updates = dict[Any, Any]
 
@@ -82,7 +79,7 @@ class LabPage:
             block(blocks.heading("How it works"))
             gr.Markdown(lab.how, elem_classes="how")
         block(blocks.heading("The code that just ran"), visible=bool(lab.code(lab.params())))
-        self.code = block(source_of(lab, lab.params()), elem_id="code")
+        self.code = block(str(blocks.source(lab.code(lab.params()))), elem_id="code")
         if lab.questions:
             block(blocks.heading("Check yourself"))
             block(blocks.check_yourself(lab.questions, lab.presets))
@@ -170,7 +167,7 @@ class LabPage:
         reel = shelf.get(reel_id)
         return self.finish(reel, "stopped") if reel else self.idle
 
-    def on_open(self, data: gr.EventData) -> Updates:
+    def on_open(self, request: gr.Request, data: gr.EventData) -> Updates:
         """Draw a saved run without running anything."""
         try:
             text = data._data.get("text", "")
@@ -180,8 +177,10 @@ class LabPage:
             slug = trace.provenance.get("lab")
             if slug != self.lab.slug:
                 raise BadInput(f"This run belongs to the lab {str(slug)[:40]!r}; open it there.")
-            opened = Request(self.lab, params_of(self.lab, trace))
+            params = params_of(self.lab, trace)
+            opened = Request(self.lab, params, matching_preset(Request(self.lab, params)))
             reel = Reel(self.lab)
+            reel.write(query=share.query(opened))
             reel.show(trace)
             if not reel.num_frames:
                 raise BadInput("This run has no steps.")
@@ -192,8 +191,7 @@ class LabPage:
         except Exception as error:
             log.info("A saved run could not be drawn", exc_info=True)
             return {self.alert: blocks.alert([f"This saved run cannot be drawn: {type(error).__name__}: {error}"])}
-        opened = Request(self.lab, opened.params, matching_preset(opened))
-        return {**self.fill(opened), **finished, self.reel_id: reel.id, self.code: source_of(self.lab, opened.params)}
+        return {**self.fill(opened), **finished, **self.describe(opened, request), self.reel_id: reel.id}
 
     # --- Parts of what events return ----------------------------------------------------------------------------------
 
@@ -206,6 +204,8 @@ class LabPage:
         updates = {self.player: reel.text, self.alert: blocks.alert([problem] if problem else ()), **self.idle}
         if reel.num_frames:
             updates |= {**self.row(reel.trace), **self.draw_charts(reel.trace)}
+            if reason == "done" and self.figures not in updates:
+                log.warning("The finished run of %s has no figures", self.lab.slug)
         return updates
 
     def row(self, trace: Trace) -> Updates:
@@ -219,7 +219,11 @@ class LabPage:
     def draw_charts(self, trace: Trace) -> Updates:
         updates: Updates = {}
         for i, chart in enumerate(self.lab.charts):
-            figure = chart.draw(trace)
+            try:
+                figure = chart.draw(trace)
+            except Exception:  # a chart that fails costs the chart, not the run
+                log.exception("The chart %r of %s failed", chart.title, self.lab.slug)
+                figure = None
             plot, note = self.charts[2 * i : 2 * i + 2]
             updates[plot] = gr.update(value=figure, visible=figure is not None)
             updates[note] = gr.update(visible=figure is not None and bool(chart.note))
@@ -234,13 +238,13 @@ class LabPage:
 
     def describe(self, asked: Request, request: gr.Request) -> Updates:
         """The same run as a link, a command line and an API call, and the code it runs."""
-        page = page_address(request, self.lab.slug)
+        page = share.page_address(request.headers, self.lab.slug)
         query = share.query(asked)
         return {
             self.link: f"{page}?{query}" if query else page,
             self.command: share.command(asked),
             self.call: share.api_call(asked, page.rsplit("/", 1)[0] + "/"),
-            self.code: source_of(self.lab, asked.params),
+            self.code: blocks.source(self.lab.code(asked.params)),
         }
 
 
@@ -252,27 +256,6 @@ AFTER_LOAD = """() => {
 }"""
 
 
-def save_run(reel_id: str) -> str | None:
-    """The trace of a run as JSON; ``None`` when it is no longer kept."""
-    reel = shelf.get(str(reel_id))
-    return reel.trace.to_json() if reel else None
-
-
 def block(html: str, **options: Any) -> gr.HTML:
     """A piece of still HTML, already escaped."""
     return gr.HTML(str(html), apply_default_css=False, **options)
-
-
-def page_address(request: gr.Request, slug: str) -> str:
-    """Where the browser sees this page: from its own headers, because a proxy may stand between."""
-    headers: Mapping[str, str] = request.headers
-    seen = headers.get("referer", "").split("?")[0].split("#")[0]
-    if seen.rstrip("/").endswith("/" + slug):
-        return seen.rstrip("/")
-    return f"{headers.get('x-forwarded-proto', 'http').split(',')[0]}://{headers.get('host', 'localhost')}/{slug}"
-
-
-def source_of(lab: Lab, params: Any) -> str:
-    """The source of the functions that run with ``params``, one after another, as coloured HTML."""
-    functions: Sequence[Any] = lab.code(params)
-    return str(blocks.code("\n\n".join(textwrap.dedent(inspect.getsource(f)).rstrip() for f in functions)))

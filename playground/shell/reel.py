@@ -95,3 +95,12 @@ class Shelf:
     def get(self, reel_id: str) -> Reel | None:
         with self._lock:
             return self._reels.get(reel_id)
+
+
+shelf = Shelf()
+
+
+def save_run(reel_id: str) -> str | None:
+    """The trace of a run as JSON; ``None`` when it is no longer kept."""
+    reel = shelf.get(str(reel_id))
+    return reel.trace.to_json() if reel else None

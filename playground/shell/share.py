@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from playground.shell.request import Request
@@ -58,3 +59,11 @@ def result(request: Request, summary: object, provenance: object) -> dict[str, o
         "provenance": provenance,
     }
     return json.loads(json.dumps(data, allow_nan=False))
+
+
+def page_address(headers: Mapping[str, str], slug: str) -> str:
+    """Where the browser sees this page: from its own headers, because a proxy may stand between."""
+    seen = headers.get("referer", "").split("?")[0].split("#")[0]
+    if seen.rstrip("/").endswith("/" + slug):
+        return seen.rstrip("/")
+    return f"{headers.get('x-forwarded-proto', 'http').split(',')[0]}://{headers.get('host', 'localhost')}/{slug}"
