@@ -1,7 +1,7 @@
 """Trained drafters as modules: Medusa's heads, an EAGLE-3 head, a tiny language model.
 
-None owns an embedding or an output head: tokens are embedded with the target's table, and logits are taken over a reduced
-draft vocabulary, whose rows of the target's LM head are passed in as ``[draft vocabulary, dim]``.
+None owns an embedding or an output head: tokens are embedded with the target's table, and logits are taken over a
+reduced draft vocabulary, with its rows of the target's LM head.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Shape:
 
 
 def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """RoPE (arXiv 2104.09864) in the half-split layout of Llama checkpoints. ``x`` ``[..., n, heads, d]``, positions ``[..., n]``."""
+    """RoPE (arXiv 2104.09864) in the half-split layout of Llama checkpoints.
+
+    ``x`` ``[..., n, heads, d]``, ``positions`` ``[..., n]``.
+    """
     half = x.shape[-1] // 2
     frequency = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angle = positions[..., None].float() * frequency  # [..., n, half]
@@ -129,20 +132,21 @@ class KV:
 class Medusa(nn.Module):
     """Heads that each guess one later token from the same last hidden state, blind to each other (arXiv 2401.10774).
 
-    Each is a stack of residual SiLU blocks; at zero it repeats the target's own next token.
+    Each is a linear map and a stack of residual SiLU blocks; the map alone is already the best linear guess.
     """
 
     def __init__(self, shape: Shape, num_heads: int = 4) -> None:
         super().__init__()
         self.shape = shape
         self.heads = nn.ModuleList(
-            nn.ModuleList(nn.Linear(shape.dim, shape.dim) for _ in range(shape.layers)) for _ in range(num_heads)
+            nn.ModuleList(nn.Linear(shape.dim, shape.dim) for _ in range(1 + shape.layers)) for _ in range(num_heads)
         )
 
     def forward(self, last: Tensor, depth: int) -> Tensor:
         """States ``[..., dim]`` of the token ``depth`` + 1 places after the next one, from ``last`` ``[..., dim]``."""
-        x = last
-        for linear in self.heads[depth]:
+        entry, *blocks = self.heads[depth]
+        x = entry(last)
+        for linear in blocks:
             x = x + F.silu(linear(x))
         return x
 
@@ -181,19 +185,20 @@ class Eagle3(nn.Module):
 
 
 class TinyLM(nn.Module):
-    """A language model of a few blocks that reads tokens only."""
+    """A language model of a few blocks that reads tokens only; ``exit`` carries their states to the target's last."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.dim, shape.eps)
+        self.exit = nn.Linear(shape.dim, shape.dim)
 
     def forward(
         self, embedded: Tensor, positions: Tensor, past: Sequence[KV] | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Normed states ``[batch, n, dim]``."""
+        """States ``[batch, n, dim]`` for the target's LM head."""
         x = embedded
         for i, block in enumerate(self.blocks):
             x = block(x, positions, past[i] if past else None, mask)
-        return self.norm(x)
+        return self.exit(self.norm(x))

@@ -81,7 +81,8 @@ def open_shards(args: argparse.Namespace, corpus: Corpus, target: Target) -> tup
     folder = args.work / "features"
     vocabulary = choose_vocabulary(corpus, read_meta(folder).shard_size, args.vocabulary)
     head = target.head[vocabulary].contiguous()
-    return Shards(corpus, folder, args.work / f"laws-{args.vocabulary}", vocabulary, head), vocabulary
+    laws = args.work / f"laws-{args.vocabulary}"
+    return Shards(corpus, folder, laws, vocabulary, head, tokens_only=args.drafter == "tiny"), vocabulary
 
 
 def train(args: argparse.Namespace) -> None:

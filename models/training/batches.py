@@ -1,4 +1,8 @@
-"""Sequences from the shards that are on disk, least visited first."""
+"""Sequences to train on, least visited first: from the shards that are on disk, or from the whole corpus.
+
+A drafter that reads tokens only needs no features: where a conversation has no shard yet, its laws are the first
+choices that the corpus keeps, with probability 1.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class Batch:
 
     tokens: Tensor  # [B, L] int64
     lengths: Tensor  # [B]
-    features: Tensor  # [B, L, taps + 1, dim] fp16
+    features: Tensor | None  # [B, L, taps + 1, dim] fp16; None for a drafter that reads tokens only
     ids: Tensor  # [B, L, K] int64
     probs: Tensor  # [B, L, K] fp32
     own: Tensor  # [B, L] bool: the next token was written by the model
@@ -37,9 +41,21 @@ class Batch:
 
 
 class Shards:
-    """Finished shards of a work folder; ``visits`` counts how often each conversation was taken."""
+    """Finished shards of a work folder; ``visits`` counts how often each conversation was taken.
 
-    def __init__(self, corpus: Corpus, features: Path, laws: Path, vocabulary: np.ndarray, head: Tensor) -> None:
+    With ``tokens_only`` every conversation takes part, with or without a shard, and batches have no features.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        features: Path,
+        laws: Path,
+        vocabulary: np.ndarray,
+        head: Tensor,
+        tokens_only: bool = False,
+    ) -> None:
+        self.tokens_only = tokens_only
         self.corpus, self.features, self.laws, self.head = corpus, features, laws, head
         self.size = read_meta(features).shard_size
         self.place = np.full(int(max(corpus.tokens.max(), corpus.argmax.max(), vocabulary.max())) + 1, -1)
@@ -47,6 +63,9 @@ class Shards:
         self.visits: dict[int, int] = {}
         self._open: dict[int, tuple] = {}
         self.where: dict[int, tuple[int, int]] = {}  # conversation -> (shard, first row)
+        if tokens_only:
+            held_out = set(corpus.shard(0, self.size))
+            self.visits = {c: 0 for c in corpus.order().tolist() if c not in held_out}
         self.refresh()
 
     def refresh(self) -> None:
@@ -78,15 +97,19 @@ class Shards:
             self.visits[c] += 1
         return chosen
 
-    def load(self, conversations: Sequence[int]) -> Batch:
+    def load(self, conversations: Sequence[int], features_too: bool = False) -> Batch:
+        """The batch of ``conversations``; ``features_too`` brings features also where they are not usually read."""
         lengths = self.corpus.lengths(conversations)
         longest, dim = max(lengths), self.head.shape[1]
         parts = [self._rows(c) for c in conversations]
-        taps, kept = parts[0][0].shape[1], parts[0][1].shape[1]
+        kept = max(ids.shape[1] for _, ids, _ in parts)
+        features = None
+        if features_too or not self.tokens_only:
+            features = torch.zeros(len(parts), longest, parts[0][0].shape[1], dim, dtype=torch.float16)
         b = Batch(
             tokens=torch.zeros(len(parts), longest, dtype=torch.long),
             lengths=torch.tensor(lengths),
-            features=torch.zeros(len(parts), longest, taps, dim, dtype=torch.float16),
+            features=features,
             ids=torch.zeros(len(parts), longest, kept, dtype=torch.long),
             probs=torch.zeros(len(parts), longest, kept),
             own=torch.zeros(len(parts), longest, dtype=torch.bool),
@@ -96,14 +119,20 @@ class Shards:
             span = slice(self.corpus.offsets[c], self.corpus.offsets[c + 1])
             states, ids, probs = parts[i]
             b.tokens[i, :n] = torch.from_numpy(self.corpus.tokens[span].astype(np.int64))
-            b.features[i, :n] = torch.from_numpy(np.array(states))
-            b.ids[i, :n] = torch.from_numpy(ids.astype(np.int64))
-            b.probs[i, :n] = torch.from_numpy(probs.astype(np.float32))
+            if features is not None:
+                features[i, :n] = torch.from_numpy(np.array(states))
+            b.ids[i, :n, : ids.shape[1]] = torch.from_numpy(ids.astype(np.int64))
+            b.probs[i, :n, : ids.shape[1]] = torch.from_numpy(probs.astype(np.float32))
             b.own[i, : n - 1] = torch.from_numpy(self.corpus.role[span][1:] != GIVEN)
             b.choice[i, : n - 1] = torch.from_numpy(self.place[self.corpus.argmax[span][:-1]])
         return b
 
-    def _rows(self, conversation: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _rows(self, conversation: int) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+        """(features, draft-vocabulary indices of the kept tokens, their probabilities) of a conversation."""
+        if conversation not in self.where:
+            span = slice(self.corpus.offsets[conversation], self.corpus.offsets[conversation + 1])
+            first = self.place[self.corpus.argmax[span]][:, None].clip(min=0)
+            return None, first, np.ones(first.shape)
         shard, row = self.where[conversation]
         if shard not in self._open:
             states = np.load(shard_path(self.features, shard), mmap_mode="r")

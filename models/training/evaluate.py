@@ -120,7 +120,7 @@ class Count:
         )
 
     def figures(self) -> dict[str, Any]:
-        """Mean acceptance length (output tokens per target pass), and acceptance per position, plain and conditional."""
+        """Mean acceptance length (output tokens per pass), and acceptance per position, plain and conditional."""
         per = [a / n for a, n in zip(self.accepted, self.drafted, strict=True) if n]
         before = [self.drafts, *self.accepted]
         conditional = [a / b for a, b, n in zip(self.accepted, before, self.drafted, strict=False) if n and b]
@@ -155,7 +155,7 @@ def simulate(drafter: Drafter, item: Item, k: int, columns: Sequence[int]) -> Co
 
 
 def evaluate(make: Callable[[Item], Drafter], items: Sequence[Item], k: int, kept: Sequence[int]) -> dict[str, Any]:
-    """Figures over ``items`` and by class. ``make`` gives a fresh drafter per prompt; ``kept`` names the kept states."""
+    """Figures over ``items`` and by class. ``make`` gives a drafter per prompt; ``kept`` names the kept states."""
     by_class: dict[str, Count] = {}
     for item in items:
         drafter = make(item)

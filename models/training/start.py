@@ -1,8 +1,8 @@
-"""Where training starts: drafters built from the target's own weights, so that the first step is already a fair guess.
+"""Where training starts: drafters built from the target's own weights, already a fair guess before the first step.
 
-A random start wastes most of a small budget. The EAGLE head's two linear maps have a closed form: ridge regression
-from its inputs to the target's last state one token later; its block adds nothing at first. The tiny language model
-starts as the target's first layers. Medusa's heads start at zero and repeat the target's next token.
+A random start wastes most of a small budget. Every drafter has linear maps that end where the target's last state would
+be, and those have a closed form: ridge regression. What comes behind them adds nothing at first. The tiny language
+model also starts with the target's first layers.
 """
 
 from __future__ import annotations
@@ -20,22 +20,51 @@ from models.training.target import Target
 RIDGE = 1e-3  # of the mean squared input
 
 
-def start_medusa(target: Target, layers: int, num_heads: int) -> Medusa:
-    last = target.config.num_hidden_layers
-    model = Medusa(target.shape(layers=layers, taps=(last,)), num_heads)
+def build_medusa(target: Target, layers: int, num_heads: int) -> Medusa:
+    """Heads of ``layers`` blocks each, all zero."""
+    model = Medusa(target.shape(layers=layers, taps=(target.config.num_hidden_layers,)), num_heads)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     return model
 
 
-def start_tiny(target: Target, layers: int, intermediate: int) -> TinyLM:
-    """The first ``layers`` layers with their ``intermediate`` heaviest MLP neurons; the final norm is halved, since two
-    layers should not be as sure as thirty."""
+@torch.no_grad()
+def start_medusa(target: Target, layers: int, num_heads: int, batches: Sequence[Batch], head: Tensor) -> Medusa:
+    """Head i maps the last state to the best linear guess of the last state i + 1 tokens later."""
+    model = build_medusa(target, layers, num_heads)
+    for depth, linears in enumerate(model.heads):
+        here, later = [], []
+        for batch in batches:
+            b, t = batch.own[:, depth + 1 :].nonzero(as_tuple=True)
+            here.append(batch.features[b, t, -1].float())
+            later.append(batch.features[b, t + depth + 1, -1].float())
+        _fit(linears[0], torch.cat(here), torch.cat(later), head)
+    return model
+
+
+def build_tiny(target: Target, layers: int, intermediate: int) -> TinyLM:
+    """The target's first ``layers`` layers with their ``intermediate`` heaviest MLP neurons."""
     model = TinyLM(target.shape(layers=layers, intermediate=min(intermediate, target.config.intermediate_size)))
     for i, block in enumerate(model.blocks):
         block.load_state_dict(_narrowed(target.layer(i), model.shape.intermediate))
-    with torch.no_grad():
-        model.norm.weight.copy_(target.norm / 2)
+    return model
+
+
+@torch.no_grad()
+def start_tiny(target: Target, layers: int, intermediate: int, batches: Sequence[Batch], head: Tensor) -> TinyLM:
+    """The target's first layers and the best linear map from there to its last state."""
+    model = build_tiny(target, layers, intermediate)
+    inner, model.exit = model.exit, nn.Identity()
+    here, last = [], []
+    for batch in batches:
+        b, t = batch.own.nonzero(as_tuple=True)
+        positions = torch.arange(batch.tokens.shape[1])
+        here.append(model(target.embedding[batch.tokens], positions)[b, t])
+        last.append(batch.features[b, t, -1].float())
+    here, last = torch.cat(here), torch.cat(last)
+    model.norm.weight.copy_(1 / here.std(0).clamp(min=1e-3))
+    _fit(inner, here * model.norm.weight, last, head)
+    model.exit = inner
     return model
 
 
@@ -73,6 +102,22 @@ def _regress(x: Tensor, y: Tensor) -> Tensor:
     gram = x.T @ x
     gram.diagonal().add_(RIDGE * gram.diagonal().mean())
     return torch.linalg.solve(gram, x.T @ y).T
+
+
+def _fit(linear: nn.Linear, x: Tensor, y: Tensor, head: Tensor) -> None:
+    """Set ``linear`` to the regression from ``x`` to ``y``, scaled so that its guesses are as sure as they ought."""
+    mean_x, mean_y = x.mean(0), y.mean(0)
+    weight = _regress(x - mean_x, y - mean_y)
+    bias = mean_y - weight @ mean_x
+    some = torch.linspace(0, len(x) - 1, min(len(x), 2048)).long()
+    guess, law = x[some] @ weight.T + bias, (y[some] @ head.T).softmax(-1)
+
+    def loss(scale: float) -> float:
+        return float(-(law * (guess * scale @ head.T).log_softmax(-1)).sum(-1).mean())
+
+    best = min((0.6, 0.8, 1.0, 1.2), key=loss)
+    linear.weight.copy_(weight * best)
+    linear.bias.copy_(bias * best)
 
 
 def _calibrate(model: Eagle3, states: Tensor, following: Tensor, norm: Tensor, head: Tensor) -> None:

@@ -20,7 +20,7 @@ from models.training import losses
 from models.training.batches import Batch, Shards
 from models.training.features import read_meta
 from models.training.optimizer import Pair
-from models.training.start import start_eagle, start_medusa, start_tiny
+from models.training.start import build_medusa, build_tiny, start_eagle, start_medusa, start_tiny
 from models.training.target import Target
 
 DRAFTERS = ("eagle3", "medusa", "tiny")
@@ -41,7 +41,8 @@ class Plan:
     unroll: int = 4  # steps of training-time test (EAGLE-3)
     heads: int = 4  # Medusa
     layers: int = 2  # blocks per Medusa head, layers of the tiny language model
-    intermediate: int = 960  # tiny language model
+    intermediate: int = 896  # tiny language model
+    start: int = 200  # conversations that the closed-form start is fitted on
     warmup: int = 20
     decay: float = 0.3  # last share of the steps, in which the learning rate falls to zero
     ema: float = 0.99
@@ -80,16 +81,20 @@ def build(plan: Plan, target: Target, taps: Sequence[int]) -> nn.Module:
     if plan.drafter == "eagle3":
         return Eagle3(target.shape(taps=taps))
     if plan.drafter == "tiny":
-        return start_tiny(target, plan.layers, plan.intermediate)
-    return start_medusa(target, plan.layers, plan.heads)
+        return build_tiny(target, plan.layers, plan.intermediate)
+    return build_medusa(target, plan.layers, plan.heads)
 
 
 def start(plan: Plan, target: Target, shards: Shards) -> nn.Module:
     """The untrained drafter, the same for the same plan and shards."""
-    if plan.drafter != "eagle3":
-        return build(plan, target, ())
-    some = sorted(shards.visits)[:64]
-    batches = [shards.load(some[i : i + 16]) for i in range(0, len(some), 16)]
+    some = sorted(c for c, (shard, _) in shards.where.items() if shard)[: plan.start]
+    if not some:
+        raise ValueError(f"No shard to train on in {shards.features} yet: run `python -m models.training features`.")
+    batches = [shards.load(some[i : i + 16], features_too=True) for i in range(0, len(some), 16)]
+    if plan.drafter == "medusa":
+        return start_medusa(target, plan.layers, plan.heads, batches, shards.head)
+    if plan.drafter == "tiny":
+        return start_tiny(target, plan.layers, plan.intermediate, batches, shards.head)
     return start_eagle(target, read_meta(shards.features).taps, batches, shards.head)
 
 
@@ -186,10 +191,11 @@ class Run:
             if self.step % validate_every == 0 or last:
                 record["validation"] = self.validate()
             self._log({"step": self.step, "tokens": self.seen, "cpu_s": round(self.cpu_s), **record})
-            if last or time.monotonic() - saved > CHECKPOINT_S:
+            if time.monotonic() - saved > CHECKPOINT_S:
                 self.save()
                 self.shards.refresh()
                 saved = time.monotonic()
+        self.save()
         bar.close()
 
     def _log(self, record: dict) -> None:

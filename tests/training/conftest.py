@@ -30,8 +30,8 @@ def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
