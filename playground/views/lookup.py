@@ -14,7 +14,7 @@ from playground.views.html import Text, count, join, scroll
 from playground.views.tokens import chip, name, spoken
 
 Texts = Mapping[int, str]
-NUM_BEFORE = 2  # tokens shown before the match
+NUM_BEFORE = 1  # tokens shown ahead of the match
 WIDTH = 1000  # units of the map
 
 
@@ -75,7 +75,7 @@ def says(step: Pass, match: Match | None) -> str:
 
 def keys() -> Markup:
     """The legend of the table."""
-    parts = [("match", "the last n tokens, and where they stood before"), ("copied", "copied as the draft")]
+    parts = [("match", "the n tokens matched"), ("copied", "copied as the draft")]
     chips = [Markup('<span class="tok {}">{}</span>').format(kind, text) for kind, text in parts]
     return Markup('<div class="legend" role="group" aria-label="Legend of the look-up">{}</div>').format(join(chips))
 
