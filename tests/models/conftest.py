@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from models.fetch import ModelUnavailable
 from models.hf import HFModel
 from models.load import Models
 from models.tokens import byte_alphabet
-
-torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 
 END = "<|end|>"
 SIZES = {
@@ -77,6 +75,15 @@ def load(name: str, models: Models | None = None) -> HFModel:
             return stop.value
 
 
+@pytest.fixture(autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The models made here are tiny: a second thread only waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if request.node.get_closest_marker("default_model") else 1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("models")
@@ -91,11 +98,3 @@ def model(request: pytest.FixtureRequest, folders: dict[str, Path]) -> HFModel:
 @pytest.fixture(scope="session")
 def llama(folders: dict[str, Path]) -> HFModel:
     return load(str(folders["llama"]))
-
-
-@pytest.fixture(scope="session")
-def default_model() -> HFModel:
-    try:
-        return load("default")
-    except ModelUnavailable as error:
-        pytest.skip(str(error))

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.default_model
 
 
 @pytest.fixture(scope="module")
-def model():
-    from playground.bench import default_model
-
-    return default_model()
+def model(default_model):
+    return default_model
 
 
 @pytest.fixture(scope="module")
