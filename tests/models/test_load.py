@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,12 @@ def finish(work: Iterator[Progress]) -> Any:
             return stop.value
 
 
-def test_a_model_is_loaded_once(folders: dict[str, Path]) -> None:
+def test_a_model_is_loaded_once(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     models = Models()
     first = load(str(folders["llama"]), models)
     assert load(str(folders["llama"]), models) is first
+    monkeypatch.setattr(loading, "resolve", lambda dtype, device: ("fp32", "cpu"))
+    assert finish(models.load(str(folders["llama"]), "auto", "auto")) is first
     assert load(str(folders["llama"]), Models()) is not first
 
 
@@ -100,7 +103,11 @@ def test_an_unknown_name_gets_the_list_of_names(target: str) -> None:
 
 
 def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    def unknown(*args: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(loading.urllib.request, "getproxies", dict)
     with pytest.raises(ModelUnavailable, match="nobody/nothing cannot be had from the hub") as error:
         finish(Models().load("nobody/nothing"))
     assert "\n" not in str(error.value)
@@ -113,9 +120,10 @@ def test_wrong_dtypes_and_devices_are_named(folders, dtype: str, device: str) ->
 
 
 def test_bf16_is_what_the_processor_says(folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    for flags, kind in (({"avx512_bf16": True}, torch.bfloat16), ({"amx_bf16": False}, torch.float32)):
+    for flags, kind in (({"avx512_bf16": True}, "bf16"), ({"amx_bf16": False}, "fp32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda flags=flags: flags, raising=False)
-        assert loading.resolve("auto", "cpu") == (torch.device("cpu"), kind)
+        assert loading.resolve("auto", "cpu") == (kind, "cpu")
+    monkeypatch.undo()
     model = finish(Models().load(str(folders["llama"]), "bf16", "cpu"))
     assert model.provenance()["dtype"] == "bf16"
 
