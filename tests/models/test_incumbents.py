@@ -188,9 +188,7 @@ def test_few_row_matrices_give_the_same_result(rows: int) -> None:
 
 @pytest.mark.default_model
 def test_the_default_model_decodes_as_transformers_does(default_model: HFModel) -> None:
-    for text in ("Name three rivers in France.", "Repeat after me: one two three one two three one two"):
-        prompt = default_model.chat(text)
-        want = generate(default_model, prompt, 12)
-        part = default_model.layer_skip(8).session(prompt)
-        for drafter in (NoDrafter(), NGram(), DraftModel(part, ())):
-            assert output(run(default_model, prompt, drafter, 4, 12)) == want, drafter.name
+    prompt = default_model.chat("Repeat after me: one two three one two three one two")
+    want = generate(default_model, prompt, 10)
+    for drafter in (NGram(), DraftModel(default_model.layer_skip(8).session(prompt), ())):
+        assert output(run(default_model, prompt, drafter, 4, 10)) == want, drafter.name
