@@ -134,23 +134,24 @@ class Count:
 
 
 def simulate(drafter: Drafter, item: Item, k: int, columns: Sequence[int]) -> Count:
-    """Speculation along the reply. ``columns`` pick the drafter's taps out of the kept states."""
+    """Speculation along the reply. ``columns`` pick the drafter's taps out of the kept states.
+
+    Every pass counts, also one without a draft; only the pass over the prompt does not, when a drafter that reads
+    hidden states has none yet.
+    """
     tokens, prompt, count = [*item.prompt, *item.reply], len(item.prompt), Count()
-    coin, fed, now = coins(0), 0, prompt + 1  # the pass over the prompt gave the first token, without a draft
-    while now < len(tokens):
-        hidden = item.features[fed : now - 1][:, list(columns)] if columns else None
-        levels = room(k, len(tokens) - now, 1 << 30)
-        context, guesses = Context(tuple(tokens[:now]), prompt), ()
-        if levels:
-            guesses = drafter.propose(context, levels, coin, hidden).tokens
-            fed = now - 1
+    coin, now, fed = coins(0), prompt, 0
+    while levels := room(k, len(tokens) - now, 1 << 30):
+        hidden = item.features[fed : now - 1][:, list(columns)] if columns and now > prompt else None
+        guesses = drafter.propose(Context(tuple(tokens[:now]), prompt), levels, coin, hidden).tokens
+        fed = now - 1 if now > prompt else 0
         accepted = 0
         while accepted < len(guesses) and guesses[accepted] == tokens[now + accepted]:
             accepted += 1
+        if guesses or now > prompt:
+            count.add(len(guesses), accepted)
         now += accepted + 1
         drafter.sync(tokens[:now])
-        if levels:
-            count.add(len(guesses), accepted)
     return count
 
 

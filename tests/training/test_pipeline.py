@@ -1,4 +1,4 @@
-"""The whole pipeline on a tiny random target: it learns, it goes on where it was killed, and its figures are the loop's."""
+"""The whole pipeline on a tiny random target: it learns, survives being killed, and its figures are the loop's."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from models.hf import HFModel
 from models.training import __main__ as cli
 from models.training.batches import Shards
 from models.training.corpus import REPLY, load_corpus
-from models.training.evaluate import evaluate, load_items, simulate
+from models.training.evaluate import Item, evaluate, load_items, simulate
 from models.training.features import finished_shards, read_meta
 from models.training.report import from_checkpoint, makers
 from models.training.target import parts
 from models.training.teacher import choose_vocabulary
 from models.training.train import DRAFTERS, Plan, Run
 from playground.engine.decode import speculate
-from playground.engine.drafters import NoDrafter
+from playground.engine.drafters import Drafter, NoDrafter
 from playground.engine.length import Fixed
 from playground.engine.sampling import coins
 from playground.engine.stop import Stop
+from playground.engine.trace import Pass
 from playground.engine.tree import Draft
 from playground.engine.verify import verify_greedy
 
@@ -89,27 +90,27 @@ def test_training_beats_no_training_and_a_unigram(work: Path, model, name: str) 
 
 @pytest.mark.parametrize("name", ["eagle3", "medusa", "tiny", "combination", "ngram"])
 def test_simulated_acceptance_is_the_loops(work: Path, model, name: str) -> None:
-    """Replies and acceptance of the real loop, with hidden states of the session, equal plain decoding and the simulation."""
+    """The real loop, with the session's hidden states: plain decoding's reply, the simulation's acceptance."""
     target, items = parts(model[0], "tiny-random"), load_items(work / "heldout.npz")
     weights = {n: from_checkpoint(work / "runs" / n, target) for n in DRAFTERS}
     make, host = makers(weights)[name], HFModel("tiny-random", *model)
     for item in items[:3]:
-        simulated, drafter = simulate(make(item), item, 4, _columns(make(item), kept(work, model))), make(item)
-
-        def run(which):
-            session = host.session(item.prompt, which.taps)  # noqa: B023
-            arguments = {"rule": verify_greedy, "length": Fixed(4), "coin": coins(0), "max_new_tokens": len(item.reply)}
-            return list(speculate(session, which, stop=Stop(host.eos_ids), **arguments))
-
-        plain, passes = run(NoDrafter()), run(drafter)
-        assert [o.token for p in passes for o in p.outputs] == [o.token for p in plain for o in p.outputs]
-        assert tuple(o.token for p in passes for o in p.outputs) == item.reply
+        drafter = make(item)
+        simulated = simulate(make(item), item, 4, [kept(work, model).index(tap) for tap in drafter.taps])
+        plain, passes = _decode(host, item, NoDrafter()), _decode(host, item, drafter)
+        assert _reply(passes) == _reply(plain) == item.reply
         assert not any(p.note for p in passes)
-        assert sum(p.num_verified for p in passes[1:]) == sum(simulated.accepted)
+        assert sum(p.num_verified for p in passes) == sum(simulated.accepted)
 
 
-def _columns(drafter, names: list[int]) -> list[int]:
-    return [names.index(tap) for tap in drafter.taps]
+def _decode(host: HFModel, item: Item, drafter: Drafter) -> list[Pass]:
+    session, stop = host.session(item.prompt, drafter.taps), Stop(host.eos_ids)
+    arguments = {"rule": verify_greedy, "length": Fixed(4), "coin": coins(0), "max_new_tokens": len(item.reply)}
+    return list(speculate(session, drafter, stop=stop, **arguments))
+
+
+def _reply(passes: list[Pass]) -> tuple[int, ...]:
+    return tuple(o.token for p in passes for o in p.outputs)
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(work: Path, model, tmp_path: Path) -> None:
