@@ -1,10 +1,13 @@
 """Training of drafters for one target: make data with it, store its features, train, evaluate, write weights.
 
-    python -m models.training data      sample conversations from the target itself
-    python -m models.training features  one target pass over them; hidden states go to disk in shards
-    python -m models.training train     a drafter on the shards that are there; more shards are picked up as they come
-    python -m models.training evaluate  acceptance on held-out prompts, greedy, without running the target again
-    python -m models.training export    bf16 weights and a provenance file
+    python -m models.training data      --target T                      conversations sampled from the target itself
+    python -m models.training features  --target T                      one target pass over them, states on disk
+    python -m models.training heldout   --target T                      the target's greedy replies to held-out prompts
+    python -m models.training train     --target T --drafter eagle3     on the shards there are; new ones are taken in
+    python -m models.training evaluate  --target T --export models/weights
 
-Every command may be killed at any moment and started again with the same arguments: it goes on where it was.
+``T`` is a folder or a hub id; ``--work`` before the command names the folder of corpus, features and runs, ``--name``
+the target in the provenance. Every command may be killed at any moment: the same command goes on where it was. A run may
+be lengthened with a larger ``--steps``. Features take 8 * dim bytes per token; ``--worker 0 --workers 2`` and
+``--worker 1 --workers 2`` share the work between two processes, each with one thread.
 """

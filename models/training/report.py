@@ -53,6 +53,13 @@ def report(
     return {name: evaluate(make, items, k, kept) for name, make in makers(weights, longest).items()}
 
 
+def learning_curve(run: Path) -> list[dict[str, Any]]:
+    """Agreement of first choices per depth on the validation shard, against steps and token visits."""
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    keys = ("step", "tokens", "validation")
+    return [{k: record.get(k, 0) for k in keys} for record in records if "validation" in record]
+
+
 def export(
     run: Path, target: Target, figures: dict[str, Any], command: str, data: dict[str, Any], folder: Path
 ) -> Path:
@@ -73,6 +80,7 @@ def export(
         "training_cpu_seconds": round(saved["cpu_s"]),
         "parameters": ready.num_parameters,
         "draft_vocabulary": len(ready.vocabulary),
+        "learning_curve": learning_curve(run),
         "evaluate": command,
         "heldout": figures,
     }
