@@ -38,7 +38,7 @@ def table(step: Pass, texts: Texts) -> Markup:
 def _end(step: Pass, path: Sequence[int]) -> int:
     """The column where the token that follows the accepted path stands."""
     last = path[-1] if path else ROOT
-    rejected = (i for i, node in enumerate(step.nodes) if node.parent == last and node.state == "rejected")
+    rejected = (i for i, node in enumerate(step.nodes) if node.parent == last and node.state in ("rejected", "blocked"))
     return next(rejected, len(step.nodes))
 
 

@@ -14,6 +14,7 @@ import jsonschema
 from playground.engine.grammar.expression import GrammarError
 from playground.engine.grammar.json_schema import ANNOTATIONS
 from playground.engine.grammar.samples import documents, oddities, samples
+from playground.engine.trace import step
 
 Reads = Callable[[bytes], bool]
 Compile = Callable[[Any], Reads]  # raises GrammarError for what the engine refuses
@@ -31,6 +32,7 @@ TEXT_WORDS = ("minLength", "maxLength", "pattern")  # a document that is no JSON
 VERDICTS = ("refused", "ignored", "over_restricted", "enforced")  # the worst first
 
 
+@step
 @dataclass(frozen=True)
 class Finding:
     """``verdict`` on a keyword (one of ``VERDICTS``; ``None``: no document told), and the smallest document for it."""
