@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from playground.engine.order import ENGINES, candidates, walk
+from playground.engine.order import ENGINES, walk
 from playground.engine.sampling import Context, Knob, draw, softmax
 from playground.engine.trace import step
 
@@ -86,45 +87,59 @@ class Drawn:
     b: int
 
 
+def is_left(logits: Tensor) -> Tensor:
+    """``[vocab]`` bool of one row: the tokens that can still be sampled."""
+    return ~logits[0].isneginf()
+
+
 def shaped(order: str, states: Sequence[Tensor], tokens: Sequence[int]) -> list[Shaped]:
     """The steps of one lane: ``states`` are logits ``[1, vocab]`` before the first knob of ``order`` and after each."""
     steps: list[Shaped] = []
-    for i, state in enumerate(states):
-        law = softmax(state)[0]
-        left = candidates(state)
-        before = candidates(states[i - 1]) if i else left
-        shown = tuple(law[list(tokens)].tolist())
+    before = is_left(states[0])
+    for letter, state in zip(("", *order), states, strict=True):
+        left = is_left(state)
+        law = tuple(softmax(state)[0][list(tokens)].tolist())
         steps.append(
             Shaped(
-                letter=order[i - 1] if i else "",
+                letter=letter,
                 tokens=tuple(tokens),
-                law=shown,
-                tail=max(0.0, 1 - sum(shown)),
-                num_left=len(left),
-                num_removed=len(before) - len(left),
-                removed=tuple(token for token in tokens if token in before and token not in left),
+                law=law,
+                tail=max(0.0, 1 - sum(law)),
+                num_left=int(left.sum()),
+                num_removed=int((before & ~left).sum()),
+                removed=tuple(token for token in tokens if before[token] and not left[token]),
             )
         )
+        before = left
     return steps
 
 
-def distinct_sets(laws: Laws, ranked: Sequence[int]) -> list[CandidateSet]:
-    """The different sets that the orders leave, smallest first; their tokens in the order of ``ranked``."""
-    found: dict[frozenset[int], list[str]] = {}
-    for order, logits in laws.items():
-        found.setdefault(candidates(logits), []).append(order)
-    return [
-        CandidateSet(tuple(sorted(orders)), len(kept), tuple([t for t in ranked if t in kept][:MAX_LISTED]))
-        for kept, orders in sorted(found.items(), key=lambda item: len(item[0]))
+def likeliest(logits: Tensor, which: Tensor, count: int) -> tuple[int, ...]:
+    """At most ``count`` ids where ``which`` ``[vocab]`` is true, the likeliest first; ties: lowest id."""
+    ids = which.nonzero().flatten()
+    order = logits[0][ids].argsort(descending=True, stable=True)[:count]
+    return tuple(ids[order].tolist())
+
+
+def distinct_sets(laws: Laws, logits: Tensor) -> list[CandidateSet]:
+    """The different sets that the orders leave, smallest first; ``logits`` ``[1, vocab]`` rank their tokens."""
+    found: dict[bytes, list[str]] = {}
+    for order, law in laws.items():
+        found.setdefault(is_left(law).numpy(force=True).tobytes(), []).append(order)
+    masks = [is_left(laws[orders[0]]) for orders in found.values()]
+    sets = [
+        CandidateSet(tuple(sorted(orders)), int(mask.sum()), likeliest(logits, mask, MAX_LISTED))
+        for orders, mask in zip(found.values(), masks, strict=True)
     ]
+    return sorted(sets, key=lambda each: each.num_tokens)
 
 
-def contested(laws: Laws, ranked: Sequence[int]) -> list[Contested]:
+def contested(laws: Laws, logits: Tensor) -> list[Contested]:
     """Tokens that only some orders allow, likeliest first, at most ``MAX_LISTED``."""
-    kept = {order: candidates(logits) for order, logits in laws.items()}
-    some = frozenset().union(*kept.values()) - frozenset.intersection(*kept.values())
-    listed = [token for token in ranked if token in some][:MAX_LISTED]
-    return [Contested(token, tuple(sorted(order for order in kept if token in kept[order]))) for token in listed]
+    masks = {order: is_left(law) for order, law in sorted(laws.items())}
+    together = torch.stack(list(masks.values()))
+    listed = likeliest(logits, together.any(0) & ~together.all(0), MAX_LISTED)
+    return [Contested(token, tuple(order for order in masks if masks[order][token])) for token in listed]
 
 
 def ordered(laws: Laws, sets: Sequence[CandidateSet], tokens: Sequence[int]) -> list[Ordered]:
@@ -148,7 +163,7 @@ def in_engines(on: Mapping[str, Knob], logits: Tensor, contexts: Sequence[Contex
     for engine in ENGINES:
         order = engine.order_for(on)
         *_, last = walk(order, on, logits, contexts)
-        left = len(candidates(last))
+        left = int(is_left(last).sum())
         found.append(InEngine(engine.name, engine.version, order, engine.missing(on), left, engine.note))
     return found
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from playground.engine.filters import TopKTopP, TopNSigma, TypicalP
 from playground.engine.order import MAX_ORDERED, all_orders, commuting, fit, read_order, switched_on, walk
 from playground.engine.rules import total_variation
 from playground.engine.sampling import Context, Knob, MinP, Temperature, TopK, TopP, coins
-from playground.engine.shaping import contested, distinct_sets, drawn, in_engines, ordered, shaped
-from playground.engine.trace import Trace
+from playground.engine.shaping import contested, distinct_sets, drawn, in_engines, is_left, likeliest, ordered, shaped
+from playground.engine.trace import Lane, Trace
 from playground.engine.tree import Draft
-from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Question, Update, control, params_of
+from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control, params_of
 from playground.views import charts, html, knobs
 
 MAX_TYPED = 12  # tokens of a typed-in law
-NUM_SHOWN, NUM_CONTESTED = 12, 8  # tokens of a model's law that are shown: the likeliest, and those that orders dispute
+NUM_SHOWN, NUM_CONTESTED = (
+    12,
+    8,
+)  # tokens of a model's law that are shown: the likeliest, and those only one lane leaves
 LETTERS = "ABCDEFGHIJKL"
 YOURS, PENALTIES, RUN = "Your own law", "Penalties", "Run"
 
@@ -91,42 +95,36 @@ def check_law(p: Sequence[float]) -> None:
 
 
 def run(params: Params, models: Models) -> Iterator[Update]:
-    """Every order first, since it decides which tokens are worth showing; then both lanes knob by knob."""
+    """Both lanes knob by knob; then every order, the engines and what commutes."""
     if params.p:
         logits, context = torch.tensor([params.p], dtype=torch.float64).log(), typed_context(params)
-        texts, about = dict(enumerate(LETTERS[: len(params.p)])), {"target": "typed-in law"}
+        about, texts = {"target": "typed-in law"}, typed_texts
     else:
         model = yield from models.load(params.target, params.dtype, params.device)
         prompt = model.chat(params.prompt)
         context = Context((*prompt, *model.encode(params.reply)), len(prompt))
         if not context.tokens:
             raise BadInput("The prompt is empty: the model needs at least one token to go on from.")
-        logits, texts = model.session(context.tokens).score(Draft()).logits[:1], {}
-        about = dict(model.provenance())
+        logits = model.session(context.tokens).score(Draft()).logits[:1]
+        about, texts = dict(model.provenance()), model.texts
     on, contexts = params.on, [context]
-    states = {name: list(walk(order, on, logits, contexts)) for name, order, _ in lanes(params)}
-    laws = dict(all_orders(on, logits, contexts))
-    first = next(iter(states.values()))[0]
-    ranked = first[0].argsort(descending=True, stable=True).tolist()
-    disputed = contested(laws, ranked)
-    shown = ranked[:NUM_SHOWN] if not params.p else sorted(ranked)
-    extra = [each.token for each in disputed if each.token not in shown][:NUM_CONTESTED]
-    coin = coins(params.seed)(len(context.tokens), "emit")
-    tokens = [*shown, *extra] if not params.p else shown
-    draws = drawn(*(each[-1] for each in states.values()), coin)
-    sets = distinct_sets(laws, ranked)
-    if not params.p:
-        named = {
-            token for each in (*sets, *disputed) for token in getattr(each, "tokens", (getattr(each, "token", 0),))
-        }
-        texts = dict(model.texts(sorted({*tokens, *named, draws.a, draws.b})))
-
-    trace = Trace(texts=texts, provenance=about).open("A", context.tokens).open("B", context.tokens)
-    steps = [shaped(order, states[name], tokens) for name, order, _ in lanes(params)]
-    for i in range(max(map(len, steps))):
-        for name, lane in zip("AB", steps, strict=True):
+    (order_a, a), (order_b, b) = ((order, list(walk(order, on, logits, contexts))) for _, order, _ in lanes(params))
+    tokens = shown_tokens(a, b) if not params.p else range(len(params.p))
+    draws = drawn(a[-1], b[-1], coins(params.seed)(len(context.tokens), "emit"))
+    named = texts([*tokens, draws.a, draws.b])
+    trace = Trace(texts=named, provenance=about).open("A", context.tokens).open("B", context.tokens)
+    steps = {"A": shaped(order_a, a, tokens), "B": shaped(order_b, b, tokens)}
+    for i in range(max(map(len, steps.values()))):
+        for name, lane in steps.items():
             trace = trace.add(name, lane[i]) if i < len(lane) else trace
         yield trace
+
+    yield Progress("Working out every order")
+    laws = dict(all_orders(on, logits, contexts))
+    sets, disputed = distinct_sets(laws, a[0]), contested(laws, a[0])
+    for each in sets:
+        trace = replace(trace, texts={**trace.texts, **texts(each.tokens)})
+    trace = replace(trace, texts={**trace.texts, **texts([each.token for each in disputed])})
     results = {
         "orders": ordered(laws, sets, tokens),
         "sets": sets,
@@ -135,11 +133,19 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         "pairs": commuting(on, logits, contexts),
         "draw": [draws],
     }
-    for name, found in results.items():
-        trace = trace.open(name)
-        for each in found:
-            trace = trace.add(name, each)
-    yield trace
+    yield replace(trace, lanes=(*trace.lanes, *(Lane(name, (), tuple(found)) for name, found in results.items())))
+
+
+def typed_texts(tokens: Sequence[int]) -> dict[int, str]:
+    return {token: LETTERS[token] for token in tokens}
+
+
+def shown_tokens(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[int, ...]:
+    """The likeliest tokens of a model's law, and of those that only one of the two orders leaves."""
+    raw = a[0]
+    first = likeliest(raw, is_left(raw), NUM_SHOWN)
+    apart = likeliest(raw, is_left(a[-1]) ^ is_left(b[-1]), NUM_SHOWN + NUM_CONTESTED)
+    return (*first, *[token for token in apart if token not in first][:NUM_CONTESTED])
 
 
 def typed_context(params: Params) -> Context:

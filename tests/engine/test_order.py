@@ -100,10 +100,10 @@ def test_six_orders_leave_two_three_or_four_tokens():
     laws = dict(all_orders(THREE, logits(P)))
     counts = {order: len(candidates(law)) for order, law in laws.items()}
     assert counts == {"KPT": 2, "KTP": 3, "PKT": 3, "PTK": 3, "TKP": 3, "TPK": 4}
-    sets = distinct_sets(laws, range(6))
+    sets = distinct_sets(laws, logits(P))
     assert [s.tokens for s in sets] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
     assert sets[0].orders == ("KPT",)
-    assert {each.token: each.orders for each in contested(laws, range(6))} == {
+    assert {each.token: each.orders for each in contested(laws, logits(P))} == {
         2: ("KTP", "PKT", "PTK", "TKP", "TPK"),
         3: ("TPK",),
     }
