@@ -12,8 +12,8 @@ from playground.engine.grammar.drawn import DrawnAutomaton
 from playground.views.html import join
 
 MAX_NODES = 16  # drawn at once; of a larger rule, those near the lit state
-COLUMN, ROW, RADIUS, MARGIN = 118, 62, 12, 20
-MAX_LABEL = 16
+COLUMN, ROW, RADIUS, MARGIN = 156, 62, 12, 20
+MAX_LABEL = 18
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ ARROWHEAD = Markup(
 def links(automaton: DrawnAutomaton, start: int) -> list[Arrow]:
     """The arrows of a rule. Chains of single bytes become one arrow with their text; so do the bytes of a character."""
     out: dict[int, dict[int, list[str]]] = {}
-    incoming: dict[int, int] = {}
+    incoming: dict[int, list[list[str]]] = {}
     todo, seen = [start], {start}
     hidden: dict[tuple[int, int], tuple[int, ...]] = {}
     while todo:
@@ -76,15 +76,15 @@ def links(automaton: DrawnAutomaton, start: int) -> list[Arrow]:
         for rule, back in state.calls:
             targets.setdefault(back, []).append(f"⟨{rule}⟩")
         for to in targets:
-            incoming[to] = incoming.get(to, 0) + 1
+            incoming.setdefault(to, []).append(targets[to])
             if to not in seen:
                 seen.add(to)
                 todo.append(to)
 
     def is_link(node: int) -> bool:
-        ways = out.get(node, {})
-        one = len(ways) == 1 and all(len(labels) == 1 and len(labels[0]) == 1 for labels in ways.values())
-        return one and incoming.get(node, 0) == 1 and node != start and not automaton.states[node].is_final
+        ways = [*out.get(node, {}).values()]
+        is_plain = len(ways) == len(incoming.get(node, ())) == 1 and is_byte(ways[0]) and is_byte(incoming[node][0])
+        return is_plain and node != start and not automaton.states[node].is_final
 
     arrows = []
     for node in out:
@@ -93,13 +93,18 @@ def links(automaton: DrawnAutomaton, start: int) -> list[Arrow]:
         for to, labels in out[node].items():
             passed = list(hidden.get((node, to), ()))
             text, end = ", ".join(labels), to
-            if len(labels) == 1 and len(labels[0]) == 1:
+            if is_byte(labels):
                 while is_link(end):
                     passed.append(end)
                     end, more = next(iter(out[end].items()))
                     text += more[0]
             arrows.append(Arrow(node, end, text, tuple(passed)))
     return arrows
+
+
+def is_byte(labels: Sequence[str]) -> bool:
+    """Whether an arrow with these labels reads exactly one known byte."""
+    return len(labels) == 1 and len(labels[0]) == 1
 
 
 def end_of_character(automaton: DrawnAutomaton, state: int) -> tuple[int, tuple[int, ...]]:

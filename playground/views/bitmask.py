@@ -15,6 +15,7 @@ from playground.views.html import join, percent, probability, scroll
 from playground.views.tokens import chip, mark
 
 WIDTH = 384  # dots in a row of the picture
+MAX_ENLARGED = 300  # so few legal tokens are drawn as larger dots
 INK = (0x24, 0x81, 0xBF)  # stands on light and on dark pages
 
 
@@ -24,10 +25,18 @@ def picture(report: RowMask, vocab_size: int) -> Markup:
     rows = -(-vocab_size // WIDTH)
     grid = np.zeros(rows * WIDTH, np.uint8)
     grid[: len(bits)] = bits
-    image = base64.b64encode(png(grid.reshape(rows, WIDTH))).decode()
+    shown = enlarge(grid.reshape(rows, WIDTH)) if report.num_legal <= MAX_ENLARGED else grid.reshape(rows, WIDTH)
+    image = base64.b64encode(png(shown)).decode()
     said = f"{report.num_legal:,} of {vocab_size:,} tokens are legal"
     html = '<img class="bits" src="data:image/png;base64,{}" width="{}" height="{}" alt="{}">'
     return Markup(html).format(image, WIDTH, rows, said)
+
+
+def enlarge(grid: np.ndarray) -> np.ndarray:
+    """``grid`` with every dot grown to five by five."""
+    padded = np.pad(grid, 2)
+    shifts = [(i, j) for i in range(5) for j in range(5)]
+    return np.maximum.reduce([padded[i : i + grid.shape[0], j : j + grid.shape[1]] for i, j in shifts])
 
 
 def legal_bits(report: RowMask) -> np.ndarray:

@@ -158,8 +158,13 @@ def times(timed: MaskTimes) -> Markup:
 
 def audit(findings: Sequence, engine: str) -> Markup:
     """The verdict on each keyword of the schema."""
-    shown = [tokens.visible(f.counterexample) if f.counterexample else "–" for f in findings]
     verdicts = [VERDICTS.get(f.verdict, str(f.verdict)) for f in findings]
-    rows = [(f.keyword, verdict, text, f.reason) for f, verdict, text in zip(findings, verdicts, shown, strict=True)]
-    table = html.table(("keyword", "verdict", "smallest document that shows it", "why"), rows, "Schema audit")
+    whys = [
+        Markup('<span class="crumbs">{}</span> {}').format(tokens.spoken(f.counterexample), f.reason)
+        if f.counterexample
+        else f.reason
+        for f in findings
+    ]
+    rows = [(f.keyword, verdict, why) for f, verdict, why in zip(findings, verdicts, whys, strict=True)]
+    table = html.table(("keyword", "verdict", "why, with the smallest document that shows it"), rows, "Schema audit")
     return html.section("Schema audit", table, f"engine {engine}; jsonschema is the judge")

@@ -22,12 +22,14 @@ SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "depen
 SCHEMA_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 SCHEMA_ONES = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 CONTAINERS = ("type", "properties", "items", "prefixItems", "$ref", "required", "anyOf")
+HOLDERS = ("properties", "items", "prefixItems", "$ref")  # what breaks a keyword below them is that keyword's
 UNCONTROLLED = (*CONTAINERS, "additionalProperties")  # without them the engine may still say no, for good reasons
-FAMILIES = (
-    ("minLength", "maxLength"),
-    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    ("properties", "required"),
-)
+LENGTHS, BOUNDS = ("minLength", "maxLength"), ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+FAMILIES = {  # what is taken out together when asking whether a keyword costs valid documents
+    **dict.fromkeys(LENGTHS, LENGTHS),
+    **dict.fromkeys(BOUNDS, BOUNDS),
+    "properties": ("properties", "required"),
+}
 TEXT_WORDS = ("minLength", "maxLength", "pattern")  # a document that is no JSON is held against these
 VERDICTS = ("refused", "ignored", "over_restricted", "enforced")  # the worst first
 
@@ -100,7 +102,8 @@ def audit(schema: Any, compile_: Compile, seed: int = 0) -> list[Finding]:
             reduced = without(reduced, [place for place in places(reduced) if place[1] == word])
     trials = _trials(schema, reduced, reads, seed)
     findings, explained = {}, set()
-    for word in sorted(by_word, key=lambda word: word in CONTAINERS):  # what holds others answers only for the rest
+    # What holds other keywords comes last and answers only for what those do not explain.
+    for word in sorted(by_word, key=lambda word: (word in CONTAINERS) + (word in HOLDERS)):
         if word in refused:
             findings[word] = Finding(word, "refused", None, refused[word])
         else:
@@ -174,13 +177,17 @@ def _judge(
     for trial in trials:
         valid = trial.is_json and _is_valid(whole, trial.value)
         if not valid and (_is_valid(rest, trial.value) if trial.is_json else word in TEXT_WORDS):
-            (ignored if trial.is_read else broken).append(trial)
+            if not trial.is_read:
+                broken.append(trial)
+            elif word not in HOLDERS or trial.text not in skip:
+                ignored.append(trial)
         elif valid and trial.is_plain and not trial.is_read and trial.text not in skip:
             turned_down.append(trial.text)
     if ignored:
+        explained |= {trial.text for trial in ignored}
         why = "it breaks the schema by this keyword alone" if ignored[0].is_json else "it is no JSON"
         return Finding(word, "ignored", ignored[0].text.decode(), f"The engine reads this document, though {why}.")
-    family = next((words for words in FAMILIES if word in words), (word,))
+    family = FAMILIES.get(word, (word,))
     freed = without(schema, [place for place in places(schema) if place[1] in family])
     if turned_down and (blamed := _read_by(compile_, freed, turned_down)):
         explained |= set(blamed)

@@ -109,7 +109,10 @@ class _Reader:
             if name == at:
                 self.refers[at] = []
                 self.rules[at] = self.read(schema, at)
-        return Call(self.names[at])
+                if isinstance(self.rules[at], Call):  # nothing but another rule: that one's name says more
+                    self.names[at] = self.rules[at].rule
+        name = self.names[at]
+        return Call(self.names.get(name, name))
 
     def resolve(self, pointer: str) -> Any:
         found = self.schema
@@ -214,7 +217,7 @@ class _Reader:
             pair = seq(other_key(list(properties)) if properties else Call(STRING_RULE), COLON, value)
         tail = Repeat(seq(COMMA, pair)) if pair else EMPTY  # once something stands before it
         first = optional(seq(pair, tail)) if pair else EMPTY  # while nothing does
-        for name, sub in reversed(properties.items()):
+        for name, sub in reversed(properties.items()):  # from the end: what follows is part of each entry
             pointer = f"{at}/properties/{name.replace('~', '~0').replace('/', '~1')}"
             if sub is False:
                 if name in required:

@@ -52,6 +52,14 @@ def test_verdicts_that_are_known(schema, word, own, other):
     assert verdicts(schema, xgrammar)[word] == other
 
 
+def test_a_keyword_below_does_not_speak_for_the_one_that_holds_it():
+    tags = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 2, "maxItems": 2}
+    found = verdicts(obj({"code": STR, "tags": tags}), xgrammar)
+    assert found["uniqueItems"] == "ignored"
+    assert found["properties"] == "over_restricted"
+    assert found["required"] == "enforced"
+
+
 def test_a_counterexample_is_a_document_that_shows_it():
     found = {f.keyword: f for f in audit({"type": "array", "items": INT, "uniqueItems": True}, xgrammar)}["uniqueItems"]
     assert found.counterexample == "[0, 0]" or len(found.counterexample) <= 8
