@@ -202,7 +202,9 @@ class HFModel:
             raise ValueError(f"draft_layers must lie between 1 and {most} for {self.name}, not {num_layers}.")
         model, base = _shallow(self.model), _shallow(self.model.base_model)
         layers = {name: part for name, part in base._modules.items() if isinstance(part, nn.ModuleList)}
-        name = next(name for name, part in layers.items() if len(part) == self.num_layers)
+        name = next((name for name, part in layers.items() if len(part) == self.num_layers), None)
+        if name is None:
+            raise ValueError(f"{self.name} has no plain list of layers for layer-skip; choose another drafter.")
         base._modules[name] = layers[name][:num_layers]
         base.config = model.config = copy.copy(self.model.config)
         base.config.num_hidden_layers = num_layers
