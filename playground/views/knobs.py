@@ -109,7 +109,7 @@ def engines(found: Sequence[InEngine]) -> Markup:
     rows = [
         [
             Markup("{}<br><small>{}</small>").format(each.engine, each.version),
-            " ".join(each.order) or "–",
+            each.order or "–",
             f"{each.num_left:,}",
             ", ".join(NAMES[letter] for letter in each.missing) or "–",
             each.note,
