@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
-
-import xgrammar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from playground.engine.grammar.automaton import build
 from playground.engine.grammar.bitmask import Masks
@@ -20,6 +18,9 @@ from playground.engine.grammar.regex import parse_regex
 from playground.engine.grammar.token_trie import TokenTrie
 from playground.engine.grammar.worker import CompileWorker
 from playground.engine.grammar.xgrammar_matcher import XGrammarMatcher
+
+if TYPE_CHECKING:
+    import xgrammar
 
 REGEX, SCHEMA, EBNF = "regex", "json_schema", "ebnf"
 
@@ -59,8 +60,7 @@ class Production:
         return XGrammarMatcher(self.grammar)
 
     def reads(self, text: bytes) -> bool:
-        matcher = xgrammar.GrammarMatcher(self.grammar)
-        return matcher.accept_string(text) and matcher.is_completed()
+        return self.matcher().reads(text)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import xgrammar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from playground.engine.grammar.expression import GrammarError
 from playground.engine.grammar.token_trie import TokenTrie
 from playground.engine.grammar.xgrammar_matcher import XGrammar
+
+if TYPE_CHECKING:
+    import xgrammar
 
 ROOT = Path(__file__).resolve().parents[3]
 START_SECONDS = 120.0  # importing takes long on a busy machine
@@ -61,6 +62,8 @@ class CompileWorker:
             text, ms = answer
             if ms is None:
                 raise GrammarError(text)
+            import xgrammar
+
             return xgrammar.CompiledGrammar.deserialize_json(text, self.info), ms
 
     def start(self) -> None:

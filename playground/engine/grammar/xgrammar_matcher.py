@@ -1,22 +1,26 @@
-"""xgrammar, the production engine, behind the same verbs."""
+"""xgrammar, the production engine, behind the same verbs. Imported on first use: it takes seconds to load."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import xgrammar
 from torch import Tensor
 
 from playground.engine.grammar.expression import GrammarError
 from playground.engine.grammar.token_trie import TokenTrie
+
+if TYPE_CHECKING:
+    import xgrammar
 
 
 class XGrammar:
     """xgrammar's compiler for one vocabulary. JSON is written with ``, `` and ``: ``: no free whitespace."""
 
     def __init__(self, trie: TokenTrie, cache: bool = False) -> None:
+        import xgrammar
+
         vocabulary = [b"" if t in trie.eos_ids else data or b"" for t, data in enumerate(trie.token_bytes)]
         self.info = xgrammar.TokenizerInfo(
             vocabulary,
@@ -52,6 +56,8 @@ class XGrammarMatcher:
     """``Matcher`` on top of ``xgrammar.GrammarMatcher``."""
 
     def __init__(self, compiled: xgrammar.CompiledGrammar) -> None:
+        import xgrammar
+
         self._matcher = xgrammar.GrammarMatcher(compiled)
 
     @property
@@ -83,6 +89,10 @@ class XGrammarMatcher:
         twin = XGrammarMatcher.__new__(XGrammarMatcher)
         twin._matcher = self._matcher.fork()
         return twin
+
+    def reads(self, text: bytes) -> bool:
+        """Whether ``text`` is whole and legal from here on; moves on by it."""
+        return self._matcher.accept_string(text) and self._matcher.is_completed()
 
     def find_jump_forward(self) -> str:
         return "" if self.is_terminated else self._matcher.find_jump_forward_string()
