@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,17 @@ def evaluate(args: argparse.Namespace) -> None:
     if args.export:
         corpus = load_corpus(args.work / "corpus.npz")
         data = {"corpus": corpus.digest, "tokens": len(corpus.tokens), "conversations": len(corpus)}
-        command = shlex.join(["python", "-m", "models.training", *sys.argv[1:]])
+        options = [
+            "--target",
+            args.name,
+            "--weights",
+            "models/weights",
+            "--k",
+            str(args.k),
+            "--longest",
+            str(args.longest),
+        ]
+        command = shlex.join(["python", "-m", "models.training", "evaluate", *options])
         for name in weights:
             own = {n: figures[n] for n in (name, "combination") if n in figures and (n == name or name == "eagle3")}
             print(export(args.work / "runs" / name, target, own, command, data, args.export))
