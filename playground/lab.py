@@ -40,17 +40,19 @@ class Models(Protocol):
     def load(self, target: str, dtype: str = "auto", device: str = "auto") -> Generator[Progress, None, LanguageModel]:
         """The language model ``target``: ``default``, ``table``, a name of the catalogue, a hub id, or a folder."""
 
-    def drafter(self, name: str, target: LanguageModel, tokens: Sequence[int], **options: Any) -> Generator[Progress, None, Drafter]:
-        """The drafter ``name`` (``none``, ``ngram``, ``layer_skip``, ...) for ``target``, on a sequence of ``tokens``."""
+    def drafter(
+        self, name: str, target: LanguageModel, tokens: Sequence[int], **options: Any
+    ) -> Generator[Progress, None, Drafter]:
+        """The drafter ``name`` (``none``, ``ngram``, ``layer_skip``, ...) for ``target``, on a sequence of tokens."""
 
     def shape(self, name: str) -> Shape:
-        """The sizes of the catalogue's model ``name``, to price it; nothing is loaded. ``ValueError`` lists the names."""
+        """The sizes of the catalogue's model ``name``, to price it. ``ValueError`` lists the names."""
 
     def hardware(self, name: str) -> Hardware:
         """One device of the catalogue's kind ``name``; ``ValueError`` lists the names."""
 
 
-# --- Parameters ---------------------------------------------------------------------------------------------------------
+# --- Parameters ---
 
 
 def control(
@@ -71,12 +73,12 @@ def control(
     Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in);
     a text of several ``lines`` a text box. Controls with a ``group`` stand together under that heading.
     """
-    meta = dict(label=label, info=info, min=min, max=max, step=step, choices=choices, free=free, lines=lines, group=group)
-    return field(default=default, metadata=meta)
+    meta = {"label": label, "info": info, "min": min, "max": max, "step": step, "group": group}
+    return field(default=default, metadata={**meta, "choices": choices, "free": free, "lines": lines})
 
 
 def read_params(cls: type, raw: Mapping[str, Any]) -> Any:
-    """``cls`` from names and values (strings are parsed). Raises ``BadInput`` that names the parameter and its range."""
+    """``cls`` from names and values (strings are parsed). ``BadInput`` names the parameter and its range."""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in raw:
@@ -138,9 +140,9 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
 
 def _check(name: str, meta: Mapping[str, Any], value: Any) -> None:
     low, high, choices = meta.get("min"), meta.get("max"), meta.get("choices")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise BadInput(f"{name} must lie between {low} and {high}, not {value}.")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and ((low is not None and value < low) or (high is not None and value > high)):
+        raise BadInput(f"{name} must lie between {low} and {high}, not {value}.")
     if choices is not None and not meta.get("free") and value not in choices:
         raise BadInput(f"{name} must be one of {', '.join(map(str, choices))}, not {str(value)[:40]!r}.")
 
@@ -156,7 +158,7 @@ def write_value(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-# --- The exhibit --------------------------------------------------------------------------------------------------------
+# --- The exhibit ---
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Question:
-    """One interview question: what a good answer contains, follow-ups, common mistakes, and the preset that shows it."""
+    """One interview question: what a good answer contains, follow-ups, mistakes, and the preset that shows it."""
 
     ask: str
     answer: tuple[str, ...]

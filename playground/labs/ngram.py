@@ -27,7 +27,7 @@ MAX_LANES = 4
 MODELS = ("llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m")
 BATCHES = tuple(2**i for i in range(10))
 
-PROMPT = '''Rename db to store in this file. Reply with the whole file.
+PROMPT = """Rename db to store in this file. Reply with the whole file.
 
 ```python
 def load_user(db, user_id):
@@ -46,7 +46,7 @@ def delete_user(db, user_id):
     user = load_user(db, user_id)
     db.delete(user)
     return user
-```'''
+```"""
 REPLY = PROMPT.partition("\n\n")[2].replace("db", "store")
 
 

@@ -40,7 +40,10 @@ def output_law(exact: RuleLaw, names: Sequence[str]) -> Markup:
 
 def both_parts(exact: RuleLaw) -> Markup:
     """All output as one bar of two parts, which is also the key of ``output_law``."""
-    parts = (("p", "accepted drafts", exact.alpha), ("residual", "recovered after a rejection", max(0.0, 1 - exact.alpha)))
+    parts = (
+        ("p", "accepted drafts", exact.alpha),
+        ("residual", "recovered after a rejection", max(0.0, 1 - exact.alpha)),
+    )
     track = join([Markup('<i class="c-{}" style="width:{}%"></i>').format(c, percent(v, 1)) for c, _, v in parts])
     key = Markup('<span><span class="key c-{}"></span>{} {}</span>')
     keys = join([key.format(c, text, number(v, 3)) for c, text, v in parts])
