@@ -62,6 +62,8 @@ function finish(end) {
 }
 
 function tell(words, fraction) {
+  const invite = picture.querySelector(".invite");
+  if (invite) invite.textContent = words ? "The steps appear here as they are made." : props.invite || "";
   progress.hidden = !words;
   what.textContent = words;
   if (fraction === null || fraction === undefined) meter.removeAttribute("value"); else meter.value = fraction;

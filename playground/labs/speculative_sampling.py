@@ -32,14 +32,16 @@ PRICED = ("llama-3.3-70b", "h100", 8)  # what the batch figures are priced for; 
 LARGE_BATCH = 4096  # far in the compute-bound part
 DRAFTERS = ("none", "ngram", "layer_skip", "oracle", "always_wrong")
 YOURS = "Your own law"
+TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
+GUESSES = "ngram copies from the text, layer_skip runs the first layers; oracle and always_wrong know the plain run."
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
 
 
 @dataclass(frozen=True)
 class Params:
-    target: str = control("default", "Target", "Puts out the text.", choices=("default", "table"), free=True)
+    target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control("Tell me a short story about a lighthouse keeper.", "Prompt", lines=3)
-    drafter: str = control("layer_skip", "Drafter", choices=DRAFTERS, free=True)
+    drafter: str = control("layer_skip", "Drafter", GUESSES, choices=DRAFTERS, free=True)
     draft_layers: int = control(
         24, "Draft layers", "Layers of the target that layer_skip keeps.", min=1, max=64, step=1
     )

@@ -128,8 +128,16 @@ def home(labs: Sequence[Lab]) -> Markup:
                 )
             )
     return Markup(
-        '<div class="opening"><h1 id="content" tabindex="-1">{}</h1><p class="question">{}</p></div>{}'
-    ).format(PRODUCT, TAGLINE, Markup().join(groups))
+        '<div class="opening"><h1 id="content" tabindex="-1">{}</h1><p class="question">{}</p>{}</div>{}'
+    ).format(PRODUCT, TAGLINE, _start(labs), Markup().join(groups))
+
+
+def _start(labs: Sequence[Lab]) -> Markup:
+    if not labs:
+        return Markup()
+    return Markup(
+        '<p class="start">New here? Open <a href="./{}">{}</a>, press Run, and step with the arrow keys.</p>'
+    ).format(labs[0].slug, labs[0].title)
 
 
 def _card(lab: Lab) -> Markup:

@@ -62,7 +62,7 @@ class LabPage:
     def _build_results(self) -> None:
         self.alert = block(blocks.alert(), elem_id="alert")
         self.figures = block("", elem_id="figures")
-        self.player = make_player(f"Press Run. The question: {self.lab.question}", save_run)
+        self.player = make_player("Press Run, or choose a preset first.", save_run)
         self.charts = []
         for chart in self.lab.charts:
             self.charts.append(gr.Plot(label=chart.title, visible=False))
@@ -78,7 +78,7 @@ class LabPage:
         if lab.how:
             block(blocks.heading("How it works"))
             gr.Markdown(lab.how, elem_classes="how")
-        block(blocks.heading("The code that just ran"), visible=bool(lab.code(lab.params())))
+        block(blocks.heading("The code that runs"), visible=bool(lab.code(lab.params())))
         self.code = block(str(blocks.source(lab.code(lab.params()))), elem_id="code")
         if lab.questions:
             block(blocks.heading("Check yourself"))

@@ -56,7 +56,7 @@ PALETTE = {
 
 def make_theme() -> gr.themes.Default:
     """System fonts (nothing is fetched), the palette in place of Gradio's greys and orange."""
-    theme = gr.themes.Default(font=FONT, font_mono=MONO, spacing_size="sm", radius_size="md")
+    theme = gr.themes.Default(font=FONT, font_mono=MONO, spacing_size="sm", radius_size="lg")
     names = {name for name in vars(theme) if not name.startswith("_")}
     dark = {f"{name}_dark": value for name, value in PALETTE.items() if f"{name}_dark" in names}
     return theme.set(**PALETTE, **dark, block_shadow="none", block_shadow_dark="none", button_primary_shadow="none")

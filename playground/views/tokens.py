@@ -30,7 +30,7 @@ SHORT = {
     "\ufeff": "BOM",
 }
 MAX_CHARS = 32  # of one chip
-NUM_CONTEXT = 60  # tokens of a context strip
+NUM_CONTEXT = 40  # tokens of a context strip
 
 
 def visible(text: str) -> Markup:
