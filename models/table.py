@@ -24,6 +24,8 @@ class TableSession:
     """A session of a ``TableModel``; ``rows`` are (position, token)."""
 
     def __init__(self, model: TableModel, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise ValueError("The prompt is empty: there is no token to continue from.")
         self.model, self.tokens, self.rows = model, list(tokens), []
         self.draft = Draft()
 

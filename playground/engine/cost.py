@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from playground.engine.trace import step
 
+MAX_DRAFT = 1_000  # the longest draft that is priced
 BF16_BYTES = 2.0
 
 
@@ -190,8 +191,8 @@ def expected_tokens(alpha: float, k: int) -> float:
     >>> expected_tokens(0.5, 1), expected_tokens(1.0, 4), expected_tokens(0.0, 4)
     (1.5, 5.0, 1.0)
     """
-    if not 0 <= alpha <= 1 or k < 0:
-        raise ValueError(f"alpha must lie between 0 and 1 and k be 0 or more, not {alpha} and {k}.")
+    if not (0 <= alpha <= 1 and 0 <= k <= MAX_DRAFT):
+        raise ValueError(f"alpha must lie between 0 and 1 and k between 0 and {MAX_DRAFT:,}, not {alpha} and {k}.")
     return float(sum(alpha**i for i in range(k + 1)))
 
 

@@ -151,7 +151,7 @@ def _propose(
     drafter: Drafter, context: Context, k: int, coin: Coin, hidden: Tensor | None
 ) -> tuple[Drafter, Draft, str | None]:
     """The draft, and who drafts from now on: whatever a drafter does, the target can go on alone, with a note."""
-    if k == 0:
+    if k == 0 and not drafter.taps:  # who reads hidden states must see every row, also where no draft fits
         return drafter, Draft(), None
     try:
         draft = drafter.propose(context, k, coin, hidden)

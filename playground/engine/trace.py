@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 FORMAT = "decoding-playground-trace/1"
+MAX_STEPS = 2_000  # of all lanes of a trace that is read: pictures are drawn step by step
 STATES = ("accepted", "rejected", "unjudged", "blocked")  # of a drafted token
 KINDS = ("accepted", "recovered", "bonus", "plain")  # of an output token
 _STEP_TYPES: dict[str, type] = {}
@@ -226,6 +227,9 @@ class Trace:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"This file is not a trace of this app: it must carry the format {FORMAT!r}.")
         try:
+            num_steps = sum(len(lane["steps"]) for lane in data["lanes"])
+            if num_steps > MAX_STEPS:
+                raise ValueError(f"it has {num_steps:,} steps; no run makes more than {MAX_STEPS:,}")
             lanes = tuple(_read_lane(lane) for lane in data["lanes"])
             texts = {int(k): str(v) for k, v in data["texts"].items()}
             return Trace(lanes, texts, dict(data["provenance"]))

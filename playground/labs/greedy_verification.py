@@ -24,9 +24,12 @@ from playground.views import charts, html, race
 PASS_SIZES = (1, 16, 8, 4, 2, 12, 6, 3, 5, 10, 14)  # positions, so that few of them already show the shape
 MIN_SIZES, PASS_TIME_S = 4, 2.0  # at least so many are measured; after so long no further one
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run
-DRAFTERS = ("none", "ngram", "layer_skip", *FORESIGHT)
+DRAFTERS = ("none", "ngram", "layer_skip", "model", *FORESIGHT)
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
-GUESSES = "ngram copies from the text, layer_skip runs the first layers; oracle and always_wrong know the plain run."
+GUESSES = (
+    "ngram copies from the text, layer_skip runs the first layers, model is the draft model of a named pair; "
+    "oracle and always_wrong know the plain run."
+)
 PROMPT = (
     "Repeat after me exactly: the quick brown fox jumps over the lazy dog, the quick brown fox jumps over the lazy dog."
 )
@@ -36,7 +39,7 @@ PROMPT = (
 class Params:
     target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control(PROMPT, "Prompt", lines=3)
-    drafter: str = control("ngram", "Drafter", GUESSES, choices=DRAFTERS, free=True)
+    drafter: str = control("ngram", "Drafter", GUESSES, choices=DRAFTERS)
     draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)

@@ -27,6 +27,7 @@ MAX_LANES = 4
 MODELS = ("llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m")
 BATCHES = tuple(2**i for i in range(10))
 
+TARGET = "default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 PROMPT = """Rename db to store in this file. Reply with the whole file.
 
 ```python
@@ -52,7 +53,7 @@ REPLY = PROMPT.partition("\n\n")[2].replace("db", "store")
 
 @dataclass(frozen=True)
 class Params:
-    target: str = control("default", "Target", "The model that runs.", choices=("default", "table"), free=True)
+    target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control(PROMPT, "Prompt", lines=6)
     reply: str = control(REPLY, "Dictated reply", "Empty: the model replies freely.", lines=6)
     match_lengths: tuple[int, ...] = control((1, 2, 4), "Match lengths n", "At most four, a lane each.", min=1, max=16)

@@ -30,10 +30,13 @@ MAX_CONTEXTS = 32  # of the sweep over temperature
 NAMES = "ABCDEFGH"
 PRICED = ("llama-3.3-70b", "h100", 8)  # what the batch figures are priced for; at context 0 only the hardware matters
 LARGE_BATCH = 4096  # far in the compute-bound part
-DRAFTERS = ("none", "ngram", "layer_skip", "oracle", "always_wrong")
+DRAFTERS = ("none", "ngram", "layer_skip", "model", "oracle", "always_wrong")
 YOURS = "Your own law"
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
-GUESSES = "ngram copies from the text, layer_skip runs the first layers; oracle and always_wrong know the plain run."
+GUESSES = (
+    "ngram copies from the text, layer_skip runs the first layers, model is the draft model of a named pair; "
+    "oracle and always_wrong know the plain run."
+)
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
 
 
@@ -41,7 +44,7 @@ FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at th
 class Params:
     target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control("Tell me a short story about a lighthouse keeper.", "Prompt", lines=3)
-    drafter: str = control("layer_skip", "Drafter", GUESSES, choices=DRAFTERS, free=True)
+    drafter: str = control("layer_skip", "Drafter", GUESSES, choices=DRAFTERS)
     draft_layers: int = control(
         24, "Draft layers", "Layers of the target that layer_skip keeps.", min=1, max=64, step=1
     )

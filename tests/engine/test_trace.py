@@ -111,3 +111,9 @@ def test_no_damage_raises_anything_else(data):
     except ValueError:
         return
     assert Trace.from_json(trace.to_json()) == trace
+
+
+def test_a_trace_longer_than_any_run_is_refused():
+    text = json.dumps({"format": FORMAT, "lanes": [{"name": "a", "prompt": [], "steps": [{}] * 3000}], "texts": {}})
+    with pytest.raises(ValueError, match="3,000 steps"):
+        Trace.from_json(text)

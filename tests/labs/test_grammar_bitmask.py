@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from pathlib import Path
 
@@ -109,18 +108,17 @@ def test_bad_input_is_one_sentence(params, message):
 
 
 @pytest.mark.default_model
+@pytest.mark.parametrize("drafter", ["none", "ngram", "layer_skip"])
 @pytest.mark.parametrize("name", PRESETS)
-def test_constrained_output_is_valid_on_the_default_model(name):
-    """Three drafters, greedy once and sampled three times: it ends valid, or is cut where it can still be completed."""
+def test_constrained_output_is_valid_on_the_default_model(name, drafter):
+    """Greedy once and sampled three times: it ends valid, or is cut where it can still be completed."""
     preset = PRESETS[name].params
-    params = read_params(LAB.params, {**preset, "max_new_tokens": 20})
+    params = read_params(LAB.params, {**preset, "max_new_tokens": 16})
     model = finish(MODELS.load(params.target, params.dtype, params.device))
     prompt = model.chat(params.prompt)
     shop = workshop(tuple(model.token_bytes()), model.eos_ids)
     own, other, _ = compile_both(shop, params.kind, params.grammar, params)
-    for drafter, (temperature, seed) in itertools.product(
-        ("none", "ngram", "layer_skip"), ((0, 0), (1, 0), (1, 1), (1, 2))
-    ):
+    for temperature, seed in ((0, 0), (1, 0), (1, 1), (1, 2)):
         settings = dataclasses.replace(params, drafter=drafter, temperature=temperature, seed=seed)
         chosen = own if settings.engine == "ours" else other
         guesser, grammar = finish(make_drafter(settings, MODELS, model, prompt, chosen)), chosen.matcher()

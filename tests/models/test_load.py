@@ -177,3 +177,17 @@ def test_the_laws_of_the_table_model_are_laws() -> None:
                 assert float(p.sum()) == pytest.approx(1)
                 best = p.topk(2).values
                 assert best[0] > best[1]  # no ties
+
+
+@pytest.mark.parametrize("name", ["~nobodyhere", "/" + "x" * 300, "/nonexistent", "./nowhere"])
+def test_a_folder_that_is_not_there_gets_a_sentence(name: str) -> None:
+    with pytest.raises(ModelUnavailable, match="There is no model"):
+        load(name)
+
+
+def test_loads_that_fail_hold_no_place() -> None:
+    models = Models()
+    for i in range(6):
+        with pytest.raises(ModelUnavailable):
+            load(f"/nonexistent{i}", models)
+    assert len(models._jobs) <= 1
