@@ -119,7 +119,7 @@ def test_constrained_output_is_valid_on_the_default_model(name, drafter):
     shop = workshop(tuple(model.token_bytes()), model.eos_ids)
     own, other, _ = compile_both(shop, params.kind, params.grammar, params)
     for temperature, seed in ((0, 0), (1, 0), (1, 1), (1, 2)):
-        settings = dataclasses.replace(params, drafter=drafter, temperature=temperature, seed=seed)
+        settings = dataclasses.replace(params, drafter=drafter, temperature=temperature, seed=seed, draft_layers=6, k=3)
         chosen = own if settings.engine == "ours" else other
         guesser, grammar = finish(make_drafter(settings, MODELS, model, prompt, chosen)), chosen.matcher()
         steps = list(lane(settings, model, prompt, guesser, grammar))
