@@ -105,9 +105,8 @@ class Models:
         draft_layers: int = DRAFT_LAYERS,
         longest: int = 3,
         shortest: int = 1,
-        draft_model: str = "",
     ) -> Generator[Progress, None, Drafter]:
-        """``none``, ``ngram``, ``layer_skip``, or ``model`` (``draft_model``, or the one that ``pairs.json`` names).
+        """``none``, ``ngram``, ``layer_skip``, ``model`` (the one that ``pairs.json`` names), or a hub id or folder.
 
         Raises ``ValueError`` for another name, and for a draft model with another token table.
         """
@@ -115,14 +114,16 @@ class Models:
             return NoDrafter()
         if name == "ngram":
             return NGram(longest, shortest, target.eos_ids)
-        if name not in ("layer_skip", "model"):
-            raise ValueError(f"There is no drafter {name!r}; there are none, ngram, layer_skip, model.")
+        if name not in ("layer_skip", "model") and folder_of(name) is None and name.count("/") != 1:
+            raise ValueError(
+                f"There is no drafter {name[:80]!r}: choose one of the list, or a draft model by hub id or folder."
+            )
         if isinstance(target, teaching.TeachingModel):
             return DraftModel(teaching.draft_model().session(tokens), knobs, name)
         if name == "layer_skip":
             return DraftModel(target.layer_skip(draft_layers).session(tokens), knobs, name)
-        drafting = yield from self._draft_model(target, draft_model)
-        return DraftModel(drafting.session(tokens), knobs, name)
+        drafting = yield from self._draft_model(target, "" if name == "model" else name)
+        return DraftModel(drafting.session(tokens), knobs, "model")
 
     def shape(self, name: str) -> Shape:
         """The sizes of the catalogue's model ``name``; raises ``ValueError`` that lists the names."""
@@ -135,7 +136,9 @@ class Models:
     def _draft_model(self, target: HFModel, name: str) -> Generator[Progress, None, LanguageModel]:
         name = name or pair_of(target.source).get("draft_model", "")
         if not name:
-            raise ValueError(f"Name a draft model for {target.name}: a folder or a hub id.")
+            raise ValueError(
+                f"{target.name} belongs to no named pair: give its draft model as drafter, by hub id or folder."
+            )
         drafting = yield from self.load(name, target.dtype_name, target.device.type)
         return drafting.as_draft_of(target)
 

@@ -27,7 +27,7 @@ FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run
 DRAFTERS = ("none", "ngram", "layer_skip", "model", *FORESIGHT)
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 GUESSES = (
-    "ngram copies from the text, layer_skip runs the first layers, model is the draft model of a named pair; "
+    "ngram copies from the text, layer_skip runs the first layers, model is a named pair's; a hub id or folder works; "
     "oracle and always_wrong know the plain run."
 )
 PROMPT = (
@@ -39,7 +39,7 @@ PROMPT = (
 class Params:
     target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control(PROMPT, "Prompt", lines=3)
-    drafter: str = control("ngram", "Drafter", GUESSES, choices=DRAFTERS)
+    drafter: str = control("ngram", "Drafter", GUESSES, choices=DRAFTERS, free=True)
     draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs.", min=1, max=64, step=1)
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)

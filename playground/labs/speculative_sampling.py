@@ -34,7 +34,7 @@ DRAFTERS = ("none", "ngram", "layer_skip", "model", "oracle", "always_wrong")
 YOURS = "Your own law"
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 GUESSES = (
-    "ngram copies from the text, layer_skip runs the first layers, model is the draft model of a named pair; "
+    "ngram copies from the text, layer_skip runs the first layers, model is a named pair's; a hub id or folder works; "
     "oracle and always_wrong know the plain run."
 )
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
@@ -44,7 +44,7 @@ FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at th
 class Params:
     target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control("Tell me a short story about a lighthouse keeper.", "Prompt", lines=3)
-    drafter: str = control("layer_skip", "Drafter", GUESSES, choices=DRAFTERS)
+    drafter: str = control("layer_skip", "Drafter", GUESSES, choices=DRAFTERS, free=True)
     draft_layers: int = control(
         24, "Draft layers", "Layers of the target that layer_skip keeps.", min=1, max=64, step=1
     )

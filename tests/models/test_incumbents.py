@@ -170,7 +170,7 @@ def test_a_draft_model_with_other_tokens_is_refused(llama: HFModel, tmp_path) ->
 
     folder = save_model(tmp_path / "other", CONFIGS["llama"], seed=1)
     make_tokenizer(("he", "ll", "hell", "hello", "Ġt", "Ġs")).save_pretrained(folder)
-    making = Models().drafter("model", llama, PROMPTS[0], draft_model=str(folder))
+    making = Models().drafter(str(folder), llama, PROMPTS[0])
     with pytest.raises(ValueError, match=r"tokenizers differ \(id 262 is ' th' there and ' s' here\)"):
         for _ in making:
             pass

@@ -136,11 +136,11 @@ def test_drafters_by_name(llama, folders) -> None:
     assert (ngram.longest, ngram.eos_ids) == (2, llama.eos_ids)
     skip = finish(models.drafter("layer_skip", llama, prompt, draft_layers=1))
     assert skip.session.model.num_layers == 1
-    other = finish(models.drafter("model", llama, prompt, draft_model=str(folders["qwen3"])))
+    other = finish(models.drafter(str(folders["qwen3"]), llama, prompt))
     assert isinstance(other, DraftModel)
-    with pytest.raises(ValueError, match="there are none, ngram"):
+    with pytest.raises(ValueError, match="choose one of the list"):
         finish(models.drafter("psychic", llama, prompt))
-    with pytest.raises(ValueError, match="Name a draft model"):
+    with pytest.raises(ValueError, match="give its draft model"):
         finish(models.drafter("model", llama, prompt))
 
 
