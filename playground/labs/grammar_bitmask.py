@@ -106,7 +106,8 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     trace = Trace(texts=model.texts(prompt), provenance=about)
     for name in ("constrained", "free"):
         trace = trace.open(name, prompt)
-    own, other, refusal = compile_both(shop, kind, grammar, params)
+    own, refusal = compile_own(shop, kind, grammar, params)
+    other = compile_other(shop, kind, grammar, params) if params.engine == XGRAMMAR else None
     chosen = own if params.engine == OURS else other
     if chosen is None:
         trace = replace(trace, provenance={**about, "refusal": refusal})
@@ -114,6 +115,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         trace = yield from decode_both(params, models, model, trace, chosen, own)
         yield Progress("Timing the masks")
         fresh = shop.own(kind, grammar, params.strict) if own else None
+        other = other or compile_other(shop, kind, grammar, params)  # its process has started meanwhile
         times = measure(fresh, other, trace["constrained"].output_tokens, forward_ms(trace["constrained"]))
         trace = trace.open("mask times").add("mask times", times)
         trace = judge(trace, model, kind, grammar)
@@ -126,26 +128,24 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     yield trace
 
 
-def compile_both(
-    shop: Workshop, kind: str, grammar: Any, params: Params
-) -> tuple[Own | None, Production | None, str | None]:
-    """Both engines' grammars, ``None`` where one refuses; raises ``BadInput`` when the chosen one finds a mistake.
-
-    A refusal of the chosen engine that leaves the schema auditable comes back as its sentence.
-    """
-    own = other = refusal = None
+def compile_own(shop: Workshop, kind: str, grammar: Any, params: Params) -> tuple[Own | None, str | None]:
+    """This app's grammar, or why it refuses one that is valid; raises ``BadInput`` for a mistake in it."""
     try:
-        own = shop.own(kind, grammar, params.strict) if kind != EBNF else None
+        return (shop.own(kind, grammar, params.strict) if kind != EBNF else None), None
     except Unsupported as error:
-        refusal = str(error)
+        return None, str(error)
     except GrammarError as error:
         raise BadInput(str(error)) from None
+
+
+def compile_other(shop: Workshop, kind: str, grammar: Any, params: Params) -> Production | None:
+    """xgrammar's grammar; ``None`` when it refuses and is not the chosen engine, else ``BadInput``."""
     try:
-        other = shop.production(kind, grammar, params.strict)
+        return shop.production(kind, grammar, params.strict)
     except GrammarError as error:
         if params.engine == XGRAMMAR:
             raise BadInput(str(error)) from None
-    return own, other, refusal
+        return None
 
 
 def decode_both(

@@ -14,7 +14,7 @@ from playground.bench import finish
 from playground.engine.grammar.compiled import workshop
 from playground.engine.trace import Trace
 from playground.lab import BadInput, execute, read_params, read_presets
-from playground.labs.grammar_bitmask import LAB, compile_both, lane, make_drafter
+from playground.labs.grammar_bitmask import LAB, compile_other, compile_own, lane, make_drafter
 
 MODELS = Models()
 PRESETS = read_presets(Path(__file__).parents[2] / "presets" / "grammar_bitmask.json")
@@ -117,7 +117,8 @@ def test_constrained_output_is_valid_on_the_default_model(name, drafter):
     model = finish(MODELS.load(params.target, params.dtype, params.device))
     prompt = model.chat(params.prompt)
     shop = workshop(tuple(model.token_bytes()), model.eos_ids)
-    own, other, _ = compile_both(shop, params.kind, params.grammar, params)
+    own, _ = compile_own(shop, params.kind, params.grammar, params)
+    other = compile_other(shop, params.kind, params.grammar, params)
     for temperature, seed in ((0, 0), (1, 0), (1, 1), (1, 2)):
         settings = dataclasses.replace(params, drafter=drafter, temperature=temperature, seed=seed, draft_layers=6, k=3)
         chosen = own if settings.engine == "ours" else other
