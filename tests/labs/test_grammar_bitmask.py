@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -107,9 +108,13 @@ def test_bad_input_is_one_sentence(params, message):
         assert isinstance(caught.value, BadInput)
 
 
+DRAFTED_BY = ("none", "ngram", "layer_skip")
+EVERY = [(name, drafter) for name in PRESETS for drafter in DRAFTED_BY]
+IN_TURN = [(name, DRAFTED_BY[i % len(DRAFTED_BY)]) for i, name in enumerate(PRESETS)]
+
+
 @pytest.mark.default_model
-@pytest.mark.parametrize("drafter", ["none", "ngram", "layer_skip"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("name", "drafter"), EVERY if os.environ.get("PLAYGROUND_LONG_TESTS") else IN_TURN)
 def test_constrained_output_is_valid_on_the_default_model(name, drafter):
     """Greedy once and sampled three times: it ends valid, or is cut where it can still be completed."""
     preset = PRESETS[name].params
@@ -119,7 +124,8 @@ def test_constrained_output_is_valid_on_the_default_model(name, drafter):
     shop = workshop(tuple(model.token_bytes()), model.eos_ids)
     own, _ = compile_own(shop, params.kind, params.grammar, params)
     other = compile_other(shop, params.kind, params.grammar, params)
-    for temperature, seed in ((0, 0), (1, 0), (1, 1), (1, 2)):
+    runs = ((0, 0), (1, 0), (1, 1), (1, 2)) if os.environ.get("PLAYGROUND_LONG_TESTS") else ((0, 0), (1, 0))
+    for temperature, seed in runs:
         settings = dataclasses.replace(params, drafter=drafter, temperature=temperature, seed=seed, draft_layers=6, k=3)
         chosen = own if settings.engine == "ours" else other
         guesser, grammar = finish(make_drafter(settings, MODELS, model, prompt, chosen)), chosen.matcher()
