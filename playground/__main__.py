@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from models.fetch import ModelUnavailable
 from playground.engine.trace import Trace
 from playground.lab import BadInput, Lab, discover, folders
 from playground.lab import Progress as Work
@@ -61,10 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         request = read_command(labs, options.slug, options.preset, options.set)
+        if options.trace and not options.trace.parent.is_dir():
+            raise BadInput(f"There is no folder {str(options.trace.parent)!r} to save the trace in.")
         answer, trace = run_quietly(request)
     except ValueError as error:  # a sentence: from a check, a model that cannot be had, or the engine
         print(str(error), file=sys.stderr)
-        return USAGE if isinstance(error, BadInput) else FAILED
+        return FAILED if isinstance(error, ModelUnavailable) else USAGE
     if options.trace:
         try:
             options.trace.write_text(trace.to_json(), encoding="utf-8")

@@ -104,7 +104,10 @@ def read_value(field_: dataclasses.Field, hint: Any, value: Any) -> Any:
     kind = kinds[0]
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
-        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else list(value)
+        if isinstance(value, str):
+            parts = [part.strip() for part in value.split(",")]
+        else:
+            parts = list(value) if isinstance(value, (list, tuple)) else [value]
         items = tuple(_scalar(name, item, part) for part in parts if part != "")
         for part in items:
             _check(name, meta, part)
@@ -129,6 +132,8 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
             raise BadInput(f"{name} has {len(text):,} characters; at most {MAX_TEXT:,} are read.")
         return text
     try:
+        if isinstance(value, bool):
+            raise ValueError
         number = float(value)
         if not math.isfinite(number) or (kind is int and number != int(number)):
             raise ValueError
@@ -142,7 +147,7 @@ def _check(name: str, meta: Mapping[str, Any], value: Any) -> None:
     low, high, choices = meta.get("min"), meta.get("max"), meta.get("choices")
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and ((low is not None and value < low) or (high is not None and value > high)):
-        raise BadInput(f"{name} must lie between {low} and {high}, not {value}.")
+        raise BadInput(f"{name} must lie between {low} and {high}, not {value:.6g}.")
     if choices is not None and not meta.get("free") and value not in choices:
         raise BadInput(f"{name} must be one of {', '.join(map(str, choices))}, not {str(value)[:40]!r}.")
 

@@ -9,9 +9,9 @@ const save = find(".save"), open = find(".open"), file = find(".file");
 const MAX_FILE = 8e6; // bytes of a saved run
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-let runId = "", text = "", parsed = 0; // text is what was parsed so far
+let runId = "", nextId = "", text = "", parsed = 0; // text is what was parsed so far
 let frames = [], isStale = false, at = -1, isFollowing = true, timer = null, height = 0, width = 0;
-let wantedStep = Number(new URLSearchParams(location.search).get("step")) || 0;
+let wantedStep = Math.trunc(Number(new URLSearchParams(location.search).get("step"))) || 0;
 
 find(".invite").textContent = props.invite || "";
 
@@ -27,9 +27,10 @@ function read() {
   let newest = -1, isRedrawn = false, ended = "";
   for (const line of lines) {
     if (line === "" ) continue;
-    if (line[0] === "#") { runId = line.slice(1); continue; }
+    if (line[0] === "#") { nextId = line.slice(1); continue; }
     const data = JSON.parse(line);
     if ("i" in data) {
+      runId = nextId; // a run without a frame leaves the one before it in place
       if (isStale) { frames = []; isStale = false; at = -1; height = 0; picture.style.minHeight = ""; save.disabled = false; }
       frames[data.i] = data;
       newest = Math.max(newest, data.i);

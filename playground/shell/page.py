@@ -127,13 +127,14 @@ class LabPage:
         try:
             asked = read_request(self.lab, self.controls.named(values), preset if preset in self.lab.presets else "")
         except BadInput as error:
-            yield {self.alert: blocks.alert([str(error)]), self.player: gr.skip()}
+            yield {self.alert: blocks.alert([str(error)]), self.player: self.blank("failed")}
             return
         reel = Reel(self.lab)
         reel.write(query=share.query(asked))
         yield {
             self.alert: blocks.alert(),
             self.player: reel.text,
+            self.reel_id: "",
             self.run: gr.update(interactive=False),
             self.stop: gr.update(interactive=True),
             **self.describe(asked, request),
@@ -165,7 +166,7 @@ class LabPage:
     def on_stop(self, reel_id: str) -> Updates:
         """What a stopped run has reached stays, and can be saved."""
         reel = shelf.get(reel_id)
-        return self.finish(reel, "stopped") if reel else self.idle
+        return self.finish(reel, "stopped") if reel else {self.player: self.blank("stopped"), **self.idle}
 
     def on_open(self, request: gr.Request, data: gr.EventData) -> Updates:
         """Draw a saved run without running anything."""
@@ -198,6 +199,12 @@ class LabPage:
     @property
     def idle(self) -> Updates:
         return {self.run: gr.update(interactive=True), self.stop: gr.update(interactive=False)}
+
+    def blank(self, reason: str) -> str:
+        """A run that ended before its first frame: the player takes its progress line away and keeps what it shows."""
+        reel = Reel(self.lab)
+        reel.end(reason)
+        return reel.text
 
     def finish(self, reel: Reel, reason: str, problem: str | None = None) -> Updates:
         reel.end(reason)

@@ -32,9 +32,9 @@ class Request:
 def read_request(lab: Lab, values: Mapping[str, Any], preset: str | None = "") -> Request:
     """``values`` laid over the preset's parameters, or over the defaults. Raises ``BadInput`` with one sentence."""
     preset = preset or ""
-    if preset and preset not in lab.presets:
+    if preset and (not isinstance(preset, str) or preset not in lab.presets):
         known = f"there are {', '.join(lab.presets)}" if lab.presets else "this lab has none"
-        raise BadInput(f"There is no preset {preset[:40]!r}; {known}.")
+        raise BadInput(f"There is no preset {str(preset)[:40]!r}; {known}.")
     base = lab.presets[preset].params if preset else {}
     return Request(lab, read_params(lab.params, {**base, **values}), preset)
 

@@ -59,6 +59,7 @@ def test_a_value_may_come_from_a_file(path: Path, capsys: pytest.CaptureFixture[
         (["fly"], "fly"),
         ([], "command"),
         (["run", "sample", "--set", "breaks=1"], "asked to break"),
+        (["run", "sample", "--trace", "/nowhere/run.json"], "no folder"),
     ],
 )
 def test_what_is_asked_wrongly_exits_with_2_and_one_sentence(

@@ -92,3 +92,15 @@ def test_the_api_call_is_python_that_names_what_differs(sample: Lab) -> None:
 def test_an_unknown_preset_is_refused(sample: Lab) -> None:
     with pytest.raises(BadInput, match="there are slow"):
         read_request(sample, {}, "fast")
+
+
+@pytest.mark.parametrize("value", [True, {"a": 1}, object()])
+def test_a_number_must_be_a_number(sample: Lab, value: object) -> None:
+    with pytest.raises(BadInput, match="k must be a whole number"):
+        read_request(sample, {"k": value})
+
+
+@pytest.mark.parametrize("preset", [["small"], {"a": 1}, 7])
+def test_a_preset_that_is_no_name_is_refused(sample: Lab, preset: object) -> None:
+    with pytest.raises(BadInput, match="There is no preset"):
+        read_request(sample, {}, preset)
