@@ -17,7 +17,7 @@ from rich.table import Table
 
 from models.fetch import ModelUnavailable
 from playground.engine.trace import Trace
-from playground.lab import BadInput, Lab, discover, folders
+from playground.lab import BadInput, Lab, brief, discover, folders
 from playground.lab import Progress as Work
 from playground.shell.endpoint import run_to_end
 from playground.shell.request import Request, read_request
@@ -41,7 +41,11 @@ def make_parser() -> Parser:
     run.add_argument("slug", help="the lab")
     run.add_argument("--preset", default="", metavar="NAME", help="start from this preset's parameters")
     run.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="one parameter; KEY=@FILE reads it from a file"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one parameter; KEY=@FILE reads it from a file, KEY=@@TEXT is text that begins with @",
     )
     run.add_argument("--json", action="store_true", help="one JSON object on stdout")
     run.add_argument("--trace", type=Path, metavar="FILE", help="also save the trace, to be opened on the lab's page")
@@ -62,35 +66,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         request = read_command(labs, options.slug, options.preset, options.set)
-        if options.trace and not options.trace.parent.is_dir():
-            raise BadInput(f"There is no folder {str(options.trace.parent)!r} to save the trace in.")
+        if options.trace and (options.trace.is_dir() or not options.trace.parent.is_dir()):
+            raise BadInput(f"The trace cannot be saved as {brief(options.trace)}: name a file in a folder that exists.")
         answer, trace = run_quietly(request)
     except ValueError as error:  # a sentence: from a check, a model that cannot be had, or the engine
         print(str(error), file=sys.stderr)
         return FAILED if isinstance(error, ModelUnavailable) else USAGE
+    if options.json:
+        print(json.dumps(answer, ensure_ascii=True, allow_nan=False))
+    else:
+        print_answer(request, answer)
     if options.trace:
         try:
             options.trace.write_text(trace.to_json(), encoding="utf-8")
         except OSError as error:
             print(f"The trace could not be saved: {error.strerror}.", file=sys.stderr)
             return FAILED
-    if options.json:
-        print(json.dumps(answer, ensure_ascii=True, allow_nan=False))
-    else:
-        print_answer(request, answer)
     return 0
 
 
 def read_command(labs: Any, slug: str, preset: str, settings: Sequence[str]) -> Request:
     """The request that the command line makes. Raises ``BadInput`` with one sentence."""
     if slug not in labs:
-        raise BadInput(f"There is no lab {slug!r}; there are {', '.join(labs)}.")
+        raise BadInput(f"There is no lab {brief(slug)}; there are {', '.join(labs)}.")
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise BadInput(f"--set wants KEY=VALUE, not {setting!r}.")
-        values[name] = read_file(name, value[1:]) if value.startswith("@") else value
+            raise BadInput(f"--set wants KEY=VALUE, not {brief(setting)}.")
+        is_file = value.startswith("@") and not value.startswith("@@")
+        values[name] = read_file(name, value[1:]) if is_file else value.removeprefix("@")
     return read_request(labs[slug], values, preset)
 
 
@@ -99,7 +104,7 @@ def read_file(name: str, path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInput(f"{name} could not be read from {path!r}: {reason}.") from None
+        raise BadInput(f"{name} could not be read from {brief(path)}: {reason}.") from None
 
 
 def run_quietly(request: Request) -> tuple[dict[str, Any], Trace]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -83,7 +84,7 @@ def read_params(cls: type, raw: Mapping[str, Any]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in raw:
         if name not in fields:
-            raise BadInput(f"There is no parameter {name!r}; there are {', '.join(fields)}.")
+            raise BadInput(f"There is no parameter {brief(name)}; there are {', '.join(fields)}.")
     values = {name: read_value(fields[name], hints[name], value) for name, value in raw.items()}
     try:
         return cls(**values)
@@ -125,7 +126,7 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
             return True
         if str(value).lower() in ("false", "0", "no", "off"):
             return False
-        raise BadInput(f"{name} must be true or false, not {value!r}.")
+        raise BadInput(f"{name} must be true or false, not {brief(value)}.")
     if kind is str:
         text = str(value)
         if len(text) > MAX_TEXT:
@@ -139,8 +140,20 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         wanted = "a whole number" if kind is int else "a number"
-        raise BadInput(f"{name} must be {wanted}, not {str(value)[:40]!r}.") from None
+        raise BadInput(f"{name} must be {wanted}, not {brief(value)}.") from None
+    with contextlib.suppress(ValueError):
+        return kind(str(value))  # a whole number of any size keeps its digits
     return kind(number)
+
+
+def brief(value: Any) -> str:
+    """A value that somebody typed, quoted in a message and never long.
+
+    >>> brief("x" * 50)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"
+    """
+    text = str(value)
+    return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
 def _check(name: str, meta: Mapping[str, Any], value: Any) -> None:
@@ -149,7 +162,7 @@ def _check(name: str, meta: Mapping[str, Any], value: Any) -> None:
     if is_number and ((low is not None and value < low) or (high is not None and value > high)):
         raise BadInput(f"{name} must lie between {low} and {high}, not {value:.6g}.")
     if choices is not None and not meta.get("free") and value not in choices:
-        raise BadInput(f"{name} must be one of {', '.join(map(str, choices))}, not {str(value)[:40]!r}.")
+        raise BadInput(f"{name} must be one of {', '.join(map(str, choices))}, not {brief(value)}.")
 
 
 def write_value(value: Any) -> str:

@@ -19,7 +19,7 @@ from playground.engine.timing import pass_times
 from playground.engine.trace import Lane, Pass, Trace, step
 from playground.engine.tree import Draft
 from playground.engine.verify import verify_greedy
-from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
+from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, brief, control
 from playground.views import charts, html, lookup, tokens
 
 LANE = "n = "
@@ -69,7 +69,9 @@ class Params:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.match_lengths) <= MAX_LANES or len(set(self.match_lengths)) != len(self.match_lengths):
-            raise BadInput(f"match_lengths takes one to {MAX_LANES} different lengths, not {self.match_lengths}.")
+            raise BadInput(
+                f"match_lengths takes one to {MAX_LANES} different lengths, not {brief(self.match_lengths)}."
+            )
 
 
 @step

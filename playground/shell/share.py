@@ -23,7 +23,7 @@ def command(request: Request) -> str:
     if request.preset:
         parts += ["--preset", request.preset]
     for name, text in request.changes.items():
-        parts += ["--set", f"{name}={text}"]
+        parts += ["--set", f"{name}={'@' if text.startswith('@') else ''}{text}"]  # @@: not a file
     return shlex.join([*parts, "--json"])
 
 

@@ -194,6 +194,45 @@ def test_an_error_keeps_the_last_result(sample: Page) -> None:
     sample.keyboard.press("Escape")
 
 
+def refuse(page: Page) -> None:
+    page.get_by_role("button", name="More").click()
+    page.locator("#param-lengths input, #param-lengths textarea").first.fill("9,9")
+    page.locator("#run").click()
+    expect(page.get_by_role("alert")).to_contain_text("lengths must lie")
+    expect(page.locator(".player > .progress")).to_be_hidden()
+
+
+def test_a_refused_first_run_leaves_the_invitation(sample: Page) -> None:
+    refuse(sample)
+    expect(sample.locator(".player .invite")).to_contain_text("Press Run")
+
+
+def test_a_refused_run_leaves_the_last_one_and_its_save(sample: Page) -> None:
+    run_and_wait(sample)
+    before = count(sample)
+    refuse(sample)
+    assert count(sample) == before
+    with sample.expect_download():
+        sample.get_by_role("button", name="Save this run").click()
+
+
+def test_stop_before_the_first_step_takes_the_progress_away(sample: Page, server: Server) -> None:
+    visit(sample, server.address + "sample?delay=4&run=1")
+    expect(sample.locator(".player > .progress")).to_contain_text("Preparing")
+    sample.locator("#stop").click()
+    expect(sample.locator("#run")).to_be_enabled()
+    expect(sample.locator(".player > .progress")).to_be_hidden()
+
+
+def test_a_step_in_the_address_that_is_no_whole_number_still_steps(sample: Page, server: Server) -> None:
+    visit(sample, server.address + "sample?step=1.5&run=1")
+    expect(sample.locator(".player .count")).to_have_text(re.compile("of"))
+    expect(sample.locator("#run")).to_be_enabled()
+    sample.keyboard.press("Home")
+    sample.keyboard.press("ArrowRight")
+    assert count(sample)[0] == 2
+
+
 def test_a_preset_fills_the_controls_and_its_answer_opens_it(sample: Page) -> None:
     sample.locator("#preset input").click()
     sample.get_by_role("option", name="Slow <b>motion</b>").click()

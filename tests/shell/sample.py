@@ -47,10 +47,12 @@ class Params:
     lengths: tuple[int, ...] = control((1, 2), "Match lengths", min=1, max=4, group="More")
     breaks: bool = control(False, "Break after two steps", group="More")
     seed: int = control(1, "Seed", min=0, max=999)
+    delay: float = control(0.0, "Delay", "Seconds before the first pass.", min=0, max=5, group="More")
 
 
 def run(params, models):
     yield Progress("Preparing the table", 0.5)
+    time.sleep(params.delay)
     model = TableModel(WORDS, random_law(len(WORDS), 7))
     prompt = model.encode(params.prompt)
     trace = Trace(provenance=model.provenance()).open("run", prompt)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from playground.__main__ import main
+from playground.__main__ import main, read_command
 from playground.engine.trace import Trace
-from playground.lab import ROOT
+from playground.lab import ROOT, Lab, control, read_params
+from playground.shell import share
+from playground.shell.request import read_request
 from tests.shell.sample import write_lab
 
 
@@ -59,7 +63,7 @@ def test_a_value_may_come_from_a_file(path: Path, capsys: pytest.CaptureFixture[
         (["fly"], "fly"),
         ([], "command"),
         (["run", "sample", "--set", "breaks=1"], "asked to break"),
-        (["run", "sample", "--trace", "/nowhere/run.json"], "no folder"),
+        (["run", "sample", "--trace", "/nowhere/run.json"], "folder that exists"),
     ],
 )
 def test_what_is_asked_wrongly_exits_with_2_and_one_sentence(
@@ -95,3 +99,18 @@ def test_without_json_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 def test_list_names_every_lab(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert "sample" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["@alice", "@@x", "plain", "@"])
+def test_a_copied_command_line_gives_the_same_text_back(text: str, sample: Lab) -> None:
+    argv = shlex.split(share.command(read_request(sample, {"prompt": text})))
+    settings = [argv[i + 1] for i, word in enumerate(argv) if word == "--set"]
+    assert read_command({"sample": sample}, "sample", "", settings).params.prompt == text
+
+
+def test_a_whole_number_keeps_its_digits() -> None:
+    @dataclass(frozen=True)
+    class Params:
+        seed: int = control(0, "Seed")
+
+    assert read_params(Params, {"seed": "99999999999999999999999"}).seed == 99999999999999999999999

@@ -43,6 +43,7 @@ def test_controls_follow_the_fields(sample: Lab) -> None:
         "lengths": gr.Textbox,
         "breaks": gr.Checkbox,
         "seed": gr.Slider,
+        "delay": gr.Slider,
     }
 
 
