@@ -55,7 +55,7 @@ class LabPage:
         )
         self.note = block("", visible=bool(self.lab.presets))
         with gr.Row():
-            self.run = gr.Button("Run", variant="primary", min_width=80, elem_id="run")
+            self.run = gr.Button("Run", variant="primary", min_width=80, elem_id="run", interactive=False)
             self.stop = gr.Button("Stop", variant="secondary", min_width=80, elem_id="stop", interactive=False)
         self.controls = Controls(self.lab)
 
@@ -112,10 +112,14 @@ class LabPage:
     # --- Events -----------------------------------------------------------------------------------------------------
 
     def on_load(self, request: gr.Request) -> Updates:
-        """Fill the controls from the URL, and hide those it asks to hide."""
+        """Fill the controls from the URL, and hide those it asks to hide; only then may one press Run."""
         address = read_address(self.lab, dict(request.query_params))
         shown = self.fill(address.request, address.hidden)
-        return shown | {self.alert: blocks.alert(address.problems), **self.describe(address.request, request)}
+        return shown | {
+            self.alert: blocks.alert(address.problems),
+            **self.describe(address.request, request),
+            **self.idle,
+        }
 
     def on_preset(self, preset: str) -> Updates:
         """Fill the controls with the preset's parameters."""

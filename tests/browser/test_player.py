@@ -224,6 +224,15 @@ def test_stop_before_the_first_step_takes_the_progress_away(sample: Page, server
     expect(sample.locator(".player > .progress")).to_be_hidden()
 
 
+def test_run_pressed_at_once_runs_what_the_address_says(sample: Page, server: Server) -> None:
+    visit(sample, server.address + "sample?k=1&seed=7")
+    sample.locator("#run").click()
+    expect(sample.locator(".player .count")).to_have_text(re.compile("of"))
+    expect(sample.locator("#run")).to_be_enabled()
+    assert "k=1" in sample.url
+    assert "seed=7" in sample.url
+
+
 def test_a_step_in_the_address_that_is_no_whole_number_still_steps(sample: Page, server: Server) -> None:
     visit(sample, server.address + "sample?step=1.5&run=1")
     expect(sample.locator(".player .count")).to_have_text(re.compile("of"))
