@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import json
 import os
@@ -122,24 +123,40 @@ def theirs(model: Any, prompt: list[int], num_tokens: int, **options: Any) -> tu
     return out[0, len(prompt) :].tolist(), time.perf_counter() - began
 
 
+def stock(model: Any) -> Any:
+    """A copy of ``model`` as transformers itself would run it: with its own linear layers instead of ours."""
+    from torch import nn
+
+    from models.linear import FewRowsLinear
+
+    twin = copy.copy(model)
+    twin.model = copy.deepcopy(model.model)
+    for module in twin.model.modules():
+        if type(module) is FewRowsLinear:
+            module.__class__ = nn.Linear
+    return twin
+
+
 def bench_decoding(num_tokens: int = 32, num_prompts: int = 6, layers: int = 4, k: int = 4) -> Iterator[Line]:
     """Plain decoding and draft-model speculation beside transformers, prompt by prompt, ratios of the same run."""
     from playground.engine.drafters import DraftModel, NoDrafter
+    from playground.engine.sampling import Temperature
 
     model = default_model()
     small = model.layer_skip(layers)
+    incumbent = stock(model)
+    assistant = incumbent.layer_skip(layers).model
+    assistant.generation_config.update(
+        num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
     plain, assisted, overhead, identical = [], [], [], 0
     for text in PROMPTS[:num_prompts]:
         prompt = model.chat(text)
         a, a_s, _ = ours(model, NoDrafter(), prompt, num_tokens, 0)
-        b, b_s = theirs(model, prompt, num_tokens)
+        b, b_s = theirs(incumbent, prompt, num_tokens)
         plain.append((len(a) / a_s) / (len(b) / b_s))
-        c, c_s, passes = ours(model, DraftModel(small.session(prompt), ()), prompt, num_tokens, k)
-        options = {"assistant_model": small.model}
-        small.model.generation_config.num_assistant_tokens = k
-        small.model.generation_config.num_assistant_tokens_schedule = "constant"
-        small.model.generation_config.assistant_confidence_threshold = 0.0
-        d, d_s = theirs(model, prompt, num_tokens, **options)
+        c, c_s, passes = ours(model, DraftModel(small.session(prompt), (Temperature(0.0),)), prompt, num_tokens, k)
+        d, d_s = theirs(incumbent, prompt, num_tokens, assistant_model=assistant)
         assisted.append((len(c) / c_s) / (len(d) / d_s))
         overhead.append(sum(s.other_ms for s in passes) / (1e3 * c_s))
         identical += a == c

@@ -36,9 +36,12 @@ def test_nothing_scrolls_sideways_on_a_phone(browser: Browser, server: Server, s
 @pytest.mark.parametrize("slug", ["", *SLUGS])
 def test_axe_finds_nothing_serious(browser: Browser, server: Server, slug: str, scheme: str) -> None:
     page = open_page(browser, server.address + slug, color_scheme=scheme)
+    if slug:
+        page.locator("#run:not([disabled])").wait_for()
     if slug == "sample":
         run_and_wait(page)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.wait_for_function("document.getAnimations().every(a => a.playState !== 'running')")  # colours half faded in
     found = Axe().run(page).response["violations"]
     serious = [
         (v["id"], [node["html"][:160] for node in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")
