@@ -1,34 +1,30 @@
-"""Trained drafters at work: the drafter protocol of the engine over the modules of ``models.heads``."""
+"""Trained drafters at work: the engine's drafters and guessers over the modules of ``models.heads``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.heads import KV, Eagle3, Medusa, TinyLM
-from models.trained import Trained
+from models.trained import Trained, Unfit, load_for
 from playground.engine.drafters import Drafter, NGram
 from playground.engine.model import Scores
-from playground.engine.sampling import Coin, Context, Knob, apply, draw, softmax
+from playground.engine.sampling import Coin, Context, Knob
 from playground.engine.trace import KVRows
-from playground.engine.tree import Draft
-
-
-def _pick(trained: Trained, state: Tensor, knobs: Sequence[Knob], context: Context, coin: float) -> tuple[int, Tensor]:
-    """A token drawn from the law after the knobs, and that law ``[vocab]``, which is the q of verification."""
-    law = softmax(apply(knobs, trained.logits(state)[None], [context]))[0]
-    return draw(law, coin), law
+from playground.engine.tree import ROOT, Draft
+from playground.engine.tree_drafting import Grower, Growth, TreeDrafter, drafting_session, propose_chain
 
 
 @dataclass
 class EagleDrafter:
-    """EAGLE-3 as a chain. Its KV rows are slots: slot s joins the target's state of token s with token s + 1.
+    """EAGLE-3: a guesser for trees, and by itself a chain drafter.
 
-    The rows of committed slots are made from the target's own states; those of the chain, made from the head's, are
-    dropped when the next proposal begins.
+    Its KV rows are slots: a slot joins a state with the token that followed it. Slots of committed tokens are made from
+    the target's own states; those of a draft, made from the head's, are dropped when the next proposal begins.
     """
 
     trained: Trained
@@ -37,44 +33,70 @@ class EagleDrafter:
     kv: KV = field(default_factory=KV)
     waiting: list[Tensor] = field(default_factory=list)  # fused states whose slot is not written yet
     slots: int = 0  # written from the target's states
+    max_levels: int = 1 << 30
     _before: int = 0
+    _row: dict[int, int] = field(default_factory=dict)  # node of the tree -> its slot, counted from ``slots``
+    _state: dict[int, Tensor] = field(default_factory=dict)  # node -> the head's state after it
 
     @property
     def taps(self) -> tuple[int, ...]:
         return self.head.shape.taps
 
     @property
+    def num_parameters(self) -> int:
+        return self.trained.num_parameters
+
+    @property
     def head(self) -> Eagle3:
         return self.trained.module  # type: ignore[return-value]
 
-    @torch.inference_mode()
     def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
         """A chain of ``k``; none while a state is missing. With ``k`` = 0 it only takes the states in."""
+        return propose_chain(self, self.knobs, context, k, coin, hidden)
+
+    @torch.inference_mode()
+    def begin(self, context: Context, k: int, hidden: Tensor | None) -> Tensor | None:
         if hidden is not None and len(hidden):
             self.waiting.append(self.head.fuse(hidden.to(self.trained.embedding.dtype)))
         known = self.slots + sum(map(len, self.waiting))
         if k == 0 or not self.waiting or known != len(context.tokens) - 1:
-            return Draft()
+            return None
         self.kv.keep(self.slots)
-        self._before = self.slots
-        state = self._advance(context.tokens[self.slots + 1 :], torch.cat(self.waiting))
-        self.slots, self.waiting = known, []
-        tokens: list[int] = []
-        laws: list[Tensor] = []
-        for i in range(k):
-            seen = Context((*context.tokens, *tokens), context.num_prompt)
-            token, law = _pick(self.trained, self.head.norm(state), self.knobs, seen, coin(len(seen.tokens), "draft"))
-            tokens.append(token)
-            laws.append(law)
-            if i + 1 < k:
-                state = self._advance([token], state[None])
-        return Draft.chain(tokens, torch.stack(laws))
+        self._before, self._row = self.slots, {}
+        tokens = context.tokens[self.slots + 1 :]
+        state = self._advance(tokens, torch.cat(self.waiting), range(self.slots, known))[-1]
+        self.slots, self.waiting, self._state = known, [], {ROOT: state}
+        return self._logits(state)
 
-    def _advance(self, tokens: Sequence[int], states: Tensor) -> Tensor:
-        """Write one slot per token; the head's state ``[dim]`` after the last."""
-        positions = torch.arange(len(self.kv), len(self.kv) + len(tokens), device=states.device)
+    @torch.inference_mode()
+    def extend(self, growth: Growth, nodes: Sequence[int]) -> Tensor:
+        """Each node sees the committed slots, its ancestors' and its own."""
+        held = len(self._row)
+        self._row |= {node: held + i for i, node in enumerate(nodes)}
+        mask = torch.zeros(len(nodes), self.slots + len(self._row), dtype=torch.bool)
+        mask[:, : self.slots] = True
+        for i, node in enumerate(nodes):
+            above = node
+            while above != ROOT:
+                mask[i, self.slots + self._row[above]] = True
+                above = growth.parents[above]
+        tokens = [growth.tokens[node] for node in nodes]
+        before = torch.stack([self._state[growth.parents[node]] for node in nodes])
+        positions = [self.slots + growth.depth(node) - 1 for node in nodes]
+        states = self._advance(tokens, before, positions, mask)
+        self._state |= dict(zip(nodes, states, strict=True))
+        return self._logits(states)
+
+    def _advance(
+        self, tokens: Sequence[int], states: Tensor, positions: Sequence[int], mask: Tensor | None = None
+    ) -> Tensor:
+        """Write one slot per token; the head's states ``[n, dim]`` after them."""
         x = self.head.enter(self.trained.embed(tokens), states)
-        return self.head.block(x[None], positions, self.kv)[0, -1]
+        at = torch.tensor(list(positions), device=x.device)
+        return self.head.block(x[None], at, self.kv, mask.to(x.device) if mask is not None else None)[0]
+
+    def _logits(self, states: Tensor) -> Tensor:
+        return self.trained.logits(self.head.norm(states))
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         rows = len(self.kv)
@@ -85,30 +107,44 @@ class EagleDrafter:
 
 @dataclass
 class MedusaDrafter:
-    """Medusa's heads as a chain: each level is drawn without knowing the levels above it."""
+    """Medusa's heads: each level is guessed from the last committed state, without knowing the levels above it."""
 
     trained: Trained
     knobs: tuple[Knob, ...] = ()
     name: str = "medusa"
+    _last: Tensor | None = None
+
+    @property
+    def num_parameters(self) -> int:
+        return self.trained.num_parameters
+
+    @property
+    def heads(self) -> Medusa:
+        return self.trained.module  # type: ignore[return-value]
 
     @property
     def taps(self) -> tuple[int, ...]:
-        return self.trained.module.shape.taps  # type: ignore[return-value,union-attr]
+        return self.heads.shape.taps
+
+    @property
+    def max_levels(self) -> int:
+        return len(self.heads.heads)
+
+    def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
+        return propose_chain(self, self.knobs, context, min(k, self.max_levels), coin, hidden)
 
     @torch.inference_mode()
-    def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
+    def begin(self, context: Context, k: int, hidden: Tensor | None) -> Tensor | None:
         if hidden is None or not len(hidden) or k == 0:
-            return Draft()
-        heads: Medusa = self.trained.module  # type: ignore[assignment]
-        last = hidden[-1, -1].to(self.trained.embedding.dtype)
-        tokens: list[int] = []
-        laws: list[Tensor] = []
-        for depth in range(min(k, len(heads.heads))):
-            seen = Context((*context.tokens, *tokens), context.num_prompt)
-            token, law = _pick(self.trained, heads(last, depth), self.knobs, seen, coin(len(seen.tokens), "draft"))
-            tokens.append(token)
-            laws.append(law)
-        return Draft.chain(tokens, torch.stack(laws))
+            return None
+        self._last = hidden[-1, -1].to(self.trained.embedding.dtype)
+        return self.trained.logits(self.heads(self._last, 0))
+
+    @torch.inference_mode()
+    def extend(self, growth: Growth, nodes: Sequence[int]) -> Tensor:
+        """One law for the whole level: which node it follows makes no difference to the head."""
+        law = self.trained.logits(self.heads(self._last, growth.depth(nodes[0])))
+        return law.expand(len(nodes), -1)
 
     def sync(self, tokens: Sequence[int]) -> KVRows | None:
         return None
@@ -125,6 +161,10 @@ class Combination:
     @property
     def taps(self) -> tuple[int, ...]:
         return self.second.taps
+
+    @property
+    def num_parameters(self) -> int | None:
+        return getattr(self.second, "num_parameters", None)
 
     def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
         copied = self.first.propose(context, k, coin)
@@ -158,8 +198,8 @@ class TinySession:
 
     @torch.inference_mode()
     def score(self, draft: Draft) -> Scores:
-        self._keep(self.num_kv_rows)
-        past = self._fed = self.num_kv_rows
+        past = self._fed = min(self.num_kv_rows, len(self.tokens) - 1)  # the newest token is fed again
+        self._keep(past)
         pending = self.tokens[past:]
         first, n = past + len(pending) - 1, len(pending) + len(draft)
         positions = torch.tensor([*range(past, past + len(pending)), *(first + depth for depth in draft.depths)])
@@ -222,3 +262,23 @@ class TinyModel:
 
     def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> TinySession:
         return TinySession(self, tokens)
+
+
+def make_trained(
+    name: str, target: Any, tokens: Sequence[int], knobs: Sequence[Knob], grower: Grower | None = None
+) -> Drafter:
+    """The trained drafter ``name`` with its weights for ``target``, a chain or what ``grower`` makes of it.
+
+    Raises ``Unfit`` when there are no weights for this target.
+    """
+    knobs = tuple(knobs)
+    if name == "tiny":
+        model = TinyModel(load_for(target, "tiny"), target.max_tokens)
+        return drafting_session(model.session(tokens), knobs, "tiny", model.trained.num_parameters, grower)
+    if name == "combination":
+        if grower is not None:
+            raise Unfit("combination drafts chains only: a copy from the text has one guess for each place.")
+        return ngram_or_eagle(EagleDrafter(load_for(target, "eagle3"), knobs), target.eos_ids)
+    make = {"medusa": MedusaDrafter, "eagle3": EagleDrafter}[name]
+    guesser = make(load_for(target, name), knobs)
+    return guesser if grower is None else TreeDrafter(guesser, grower)

@@ -192,6 +192,12 @@ class HFModel:
     def num_layers(self) -> int:
         return len(self.windows)
 
+    @property
+    def num_own_parameters(self) -> int:
+        """Parameters of the layers: embedding and output head apart, which a draft model may share with its target."""
+        tables = {self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight}
+        return sum(p.numel() for p in self.model.parameters() if p not in tables)
+
     def layer_skip(self, num_layers: int) -> HFModel:
         """This model's first layers with its final norm and head, as a model of its own on the same weights.
 

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING
 from models import catalogue, fetch, teaching
 from models.fetch import ModelUnavailable
 from playground.engine.cost import Hardware, Shape
-from playground.engine.drafters import Drafter, DraftModel, NGram, NoDrafter
+from playground.engine.drafters import Drafter, NGram, NoDrafter
 from playground.engine.model import LanguageModel
 from playground.engine.progress import Progress
 from playground.engine.sampling import Knob
+from playground.engine.tree_drafting import Grower, drafting_session
 
 if TYPE_CHECKING:
     from models.hf import HFModel
 
 MAX_LOADED = 4  # models kept in memory; the one that was asked for longest ago goes
 DRAFT_LAYERS = 8
+TRAINED = ("medusa", "eagle3", "tiny", "combination")  # drafters with weights of this app
 PAIRS = Path(__file__).with_name("pairs.json")
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -105,13 +107,22 @@ class Models:
         draft_layers: int = DRAFT_LAYERS,
         longest: int = 3,
         shortest: int = 1,
+        grower: Grower | None = None,
     ) -> Generator[Progress, None, Drafter]:
-        """``none``, ``ngram``, ``layer_skip``, ``model`` (the one that ``pairs.json`` names), or a hub id or folder.
+        """``none``, ``ngram``, ``layer_skip``, one of ``TRAINED``, ``model`` (of ``pairs.json``), or a hub id or folder.
 
-        Raises ``ValueError`` for another name, and for a draft model with another token table.
+        With a ``grower`` it drafts trees. Raises ``ValueError`` for another name, for a draft model with another token
+        table, and for a trained drafter without weights for this target.
         """
+        if grower is not None and name in ("none", "ngram"):
+            raise ValueError(f"{name} drafts no trees: choose a drafter that has a law, such as eagle3 or layer_skip.")
         if name == "none":
             return NoDrafter()
+        if name in TRAINED:
+            from models.drafters import make_trained  # torch and safetensors: not at start
+
+            yield Progress(f"Loading the drafter {name}")
+            return make_trained(name, target, tokens, knobs, grower)
         if name == "ngram":
             return NGram(longest, shortest, target.eos_ids)
         if name not in ("layer_skip", "model") and folder_of(name) is None and name.count("/") != 1:
@@ -119,11 +130,12 @@ class Models:
                 f"There is no drafter {name[:80]!r}: choose one of the list, or a draft model by hub id or folder."
             )
         if isinstance(target, teaching.TeachingModel):
-            return DraftModel(teaching.draft_model().session(tokens), knobs, name)
+            return drafting_session(teaching.draft_model().session(tokens), knobs, name, None, grower)
         if name == "layer_skip":
-            return DraftModel(target.layer_skip(draft_layers).session(tokens), knobs, name)
-        drafting = yield from self._draft_model(target, "" if name == "model" else name)
-        return DraftModel(drafting.session(tokens), knobs, "model")
+            drafting = target.layer_skip(draft_layers)
+        else:
+            drafting, name = (yield from self._draft_model(target, "" if name == "model" else name)), "model"
+        return drafting_session(drafting.session(tokens), knobs, name, drafting.num_own_parameters, grower)
 
     def shape(self, name: str) -> Shape:
         """The sizes of the catalogue's model ``name``; raises ``ValueError`` that lists the names."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,7 @@ FORMAT = "decoding-playground-drafter/1"
 FOLDER = Path(__file__).parent / "weights"
 SAMPLES = 256  # entries of the embedding table that tell one target from another
 SAME_TARGET = 0.95  # cosine; quantised or rounded weights of one model stay far above, another model's near 0
+_LOADED: WeakKeyDictionary[Any, dict[str, Trained]] = WeakKeyDictionary()  # by target
 
 
 class Unfit(ValueError):
@@ -101,6 +103,26 @@ def load(path: Path, embedding: Tensor, lm_head: Tensor) -> Trained:
     place = {"device": embedding.device, "dtype": embedding.dtype}
     vocabulary = vocabulary.to(embedding.device)
     return Trained(module.to(**place).eval().requires_grad_(False), vocabulary, embedding, lm_head[vocabulary].detach())
+
+
+def load_for(target: Any, name: str) -> Trained:
+    """The drafter ``name`` for a loaded target, read once for each. Raises ``Unfit``."""
+    if not hasattr(target, "model"):
+        raise Unfit(f"{name} needs a neural target: {target.name} has no hidden layers. Choose ngram or layer_skip.")
+    held = _LOADED.setdefault(target, {})
+    if name not in held:
+        tables = target.model.get_input_embeddings().weight, target.model.get_output_embeddings().weight
+        held[name] = load(FOLDER / f"{name}.safetensors", *tables)
+    return held[name]
+
+
+def record(name: str) -> dict[str, Any] | None:
+    """The provenance of the weights ``name``: data, command, held-out acceptance; ``None`` where there is none."""
+    path = FOLDER / f"{name}.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _check_target(name: str, header: dict[str, Any], shape: Shape, embedding: Tensor) -> None:

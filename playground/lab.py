@@ -44,7 +44,10 @@ class Models(Protocol):
     def drafter(
         self, name: str, target: LanguageModel, tokens: Sequence[int], **options: Any
     ) -> Generator[Progress, None, Drafter]:
-        """The drafter ``name`` (``none``, ``ngram``, ``layer_skip``, ...) for ``target``, on a sequence of tokens."""
+        """The drafter ``name`` (``none``, ``ngram``, ``layer_skip``, ...) for ``target``, on a sequence of tokens.
+
+        Options are ``knobs``, ``draft_layers``, ``longest``, ``shortest``, and ``grower``, which makes it draft trees.
+        """
 
     def shape(self, name: str) -> Shape:
         """The sizes of the catalogue's model ``name``, to price it. ``ValueError`` lists the names."""

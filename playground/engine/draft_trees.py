@@ -47,6 +47,17 @@ class Shape:
             paths.append((*(paths[parent] if parent != ROOT else ()), rank))
         return tuple(paths)
 
+    def children(self, node: int) -> tuple[int, ...]:
+        """The nodes below ``node``, in order."""
+        return self._children.get(node, ())
+
+    @cached_property
+    def _children(self) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for i, parent in enumerate(self.parents):
+            found[parent] = (*found.get(parent, ()), i)
+        return found
+
     @property
     def depths(self) -> tuple[int, ...]:
         """Depth of each node, 1 at the first level; also its offset in position from the last committed token."""

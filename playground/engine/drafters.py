@@ -38,6 +38,7 @@ class NoDrafter:
 
     name = "none"
     taps: tuple[int, ...] = ()
+    num_parameters = 0
 
     def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
         return Draft()
@@ -78,6 +79,7 @@ class NGram:
     eos_ids: frozenset[int] = frozenset()
     name = "ngram"
     taps: tuple[int, ...] = ()
+    num_parameters = 0
     match: Match | None = None  # of the last proposal
 
     def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
@@ -100,6 +102,7 @@ class DraftModel:
     """A smaller model decoding ahead with its own KV; ``q`` is its law after the same knobs as the target's."""
 
     taps: tuple[int, ...] = ()
+    num_parameters: int | None = None  # its own, tables shared with the target apart
 
     def __init__(self, session: Session, knobs: Sequence[Knob], name: str = "draft_model") -> None:
         self.session, self.knobs, self.name = session, tuple(knobs), name
