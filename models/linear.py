@@ -14,10 +14,15 @@ class FewRowsLinear(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if not 2 <= x.numel() // x.shape[-1] <= 5 or x.dtype != torch.float32:
-            return super().forward(x)
-        y = (self.weight @ x.reshape(-1, x.shape[-1]).t()).t().contiguous().view(*x.shape[:-1], -1)
-        return y if self.bias is None else y + self.bias
+        return few_rows(x, self.weight, self.bias)
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x W^T + b``, ``(W x^T)^T`` for 2 to 5 rows in fp32."""
+    if not 2 <= x.numel() // x.shape[-1] <= 5 or x.dtype != torch.float32:
+        return nn.functional.linear(x, weight, bias)
+    y = (weight @ x.reshape(-1, x.shape[-1]).t()).t().contiguous().view(*x.shape[:-1], -1)
+    return y if bias is None else y + bias
 
 
 def faster_linears(model: nn.Module) -> None:

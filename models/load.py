@@ -109,7 +109,7 @@ class Models:
         shortest: int = 1,
         grower: Grower | None = None,
     ) -> Generator[Progress, None, Drafter]:
-        """``none``, ``ngram``, ``layer_skip``, one of ``TRAINED``, ``model`` (of ``pairs.json``), or a hub id or folder.
+        """``none``, ``ngram``, ``layer_skip``, one of ``TRAINED``, ``model`` (of ``pairs.json``), a hub id or folder.
 
         With a ``grower`` it drafts trees. Raises ``ValueError`` for another name, for a draft model with another token
         table, and for a trained drafter without weights for this target.

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.heads import Eagle3, Medusa, Shape, TinyLM
+from models.linear import faster_linears, few_rows
 
 FORMAT = "decoding-playground-drafter/1"
 FOLDER = Path(__file__).parent / "weights"
@@ -44,8 +45,13 @@ class Trained:
     def logits(self, states: Tensor) -> Tensor:
         """``[..., vocab]``; tokens outside the draft vocabulary get -inf."""
         wide = torch.full((*states.shape[:-1], len(self.embedding)), -torch.inf, device=states.device)
-        wide[..., self.vocabulary] = (states @ self.head.T).float()
+        wide[..., self.vocabulary] = self._narrow(states).float()
         return wide
+
+    def _narrow(self, states: Tensor) -> Tensor:
+        """Logits over the draft vocabulary."""
+        multiply = few_rows if states.device.type == "cpu" else torch.nn.functional.linear
+        return multiply(states, self.head)
 
     def embed(self, tokens: Any) -> Tensor:
         """``[n, dim]``"""
@@ -102,6 +108,8 @@ def load(path: Path, embedding: Tensor, lm_head: Tensor) -> Trained:
     _check_target(path.name, header, shape, embedding)
     place = {"device": embedding.device, "dtype": embedding.dtype}
     vocabulary = vocabulary.to(embedding.device)
+    if embedding.device.type == "cpu":
+        faster_linears(module)
     return Trained(module.to(**place).eval().requires_grad_(False), vocabulary, embedding, lm_head[vocabulary].detach())
 
 

@@ -17,11 +17,12 @@ from playground.engine.length import Length, room
 from playground.engine.model import Session
 from playground.engine.sampling import Coin, Context, Knob, apply, has_nan, softmax
 from playground.engine.stop import Stop
-from playground.engine.trace import Candidate, Node, Output, Pass, Row
+from playground.engine.trace import Candidate, KVRows, Node, Output, Pass, Row
 from playground.engine.tree import ROOT, Draft
 from playground.engine.verify import Rule, Verdict
 
 NUM_SHOWN = 10  # likeliest tokens that a step keeps per row
+FAILED = "The drafter failed ({}); the run goes on without drafts."
 NAN_NOTE = "The target put out NaN for some tokens; they count as impossible."
 
 
@@ -75,10 +76,10 @@ def speculate(
         if scores.hidden is not None:
             hidden = scores.hidden[[*range(pending), *(pending + i for i in path)]]  # of the tokens that now have KV
         target_kv = target.commit(path, new[kept - 1])
-        drafter_kv = drafter.sync(target.tokens)
+        drafter, drafter_kv, failed = _follow(drafter, target.tokens)
         length = length.after(max(draft.depths, default=0), len(verdict.path))
 
-        note = " ".join(filter(None, [note, NAN_NOTE if has_nan(scores.logits) else None])) or None
+        note = " ".join(filter(None, [note, failed, NAN_NOTE if has_nan(scores.logits) else None])) or None
         step = Pass(
             start=start,
             **_record(draft, judged, kept),
@@ -159,7 +160,15 @@ def _propose(
             raise ValueError(f"it drafted {max(draft.depths)} levels where {k} fit")
         return drafter, draft, None
     except Exception as error:
-        return NoDrafter(), Draft(), f"The drafter failed ({error}); the run goes on without drafts."
+        return NoDrafter(), Draft(), FAILED.format(error)
+
+
+def _follow(drafter: Drafter, tokens: Sequence[int]) -> tuple[Drafter, KVRows | None, str | None]:
+    """The drafter's KV rows after it has followed the committed tokens, and who drafts from now on."""
+    try:
+        return drafter, drafter.sync(tokens), None
+    except Exception as error:
+        return NoDrafter(), None, FAILED.format(error)
 
 
 def race(lanes: Mapping[str, Iterator[Pass]]) -> Iterator[tuple[str, Pass]]:

@@ -41,7 +41,7 @@ from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress
 from playground.views import charts, constrained, html
 
 OURS, XGRAMMAR = "ours", "xgrammar"
-DRAFTERS = ("none", "ngram", "layer_skip", "forced")
+DRAFTERS = ("none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "forced")
 PROMPT = "Anna is 34 years old and lives in Lisbon. She likes chess and swimming. Describe Anna as JSON."
 EXAMPLE = """{
   "type": "object",
@@ -174,7 +174,7 @@ def lane(
     params: Params, model: LanguageModel, prompt: Sequence[int], drafter: Drafter, grammar: Matcher | None
 ) -> Iterator[Pass]:
     return decode.speculate(
-        model.session(prompt),
+        model.session(prompt, drafter.taps),
         drafter,
         rule=verify_greedy if params.temperature == 0 else verify_sampling,
         length=Fixed(params.k),

@@ -30,12 +30,15 @@ MAX_CONTEXTS = 32  # of the sweep over temperature
 NAMES = "ABCDEFGH"
 PRICED = ("llama-3.3-70b", "h100", 8)  # what the batch figures are priced for; at context 0 only the hardware matters
 LARGE_BATCH = 4096  # far in the compute-bound part
-DRAFTERS = ("none", "ngram", "layer_skip", "model", "oracle", "always_wrong")
+DRAFTERS = (
+    "none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "model", "oracle", "always_wrong",
+)  # fmt: skip
 YOURS = "Your own law"
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 GUESSES = (
-    "ngram copies from the text, layer_skip runs the first layers, model is a named pair's; a hub id or folder works; "
-    "oracle and always_wrong know the plain run."
+    "ngram copies from the text, layer_skip runs the first layers; medusa, eagle3 and tiny were trained for the "
+    "default target, combination is ngram, else eagle3; model is a named pair's; a hub id or folder works; oracle and "
+    "always_wrong know the plain run."
 )
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
 
@@ -124,7 +127,7 @@ def run_pair(params: Params, models: Models) -> Iterator[Update]:
     if params.rule == "argmax_soft_q":
         if not isinstance(drafter, DraftModel):
             raise BadInput(
-                f"argmax_soft_q needs a drafter that reports q, as layer_skip does; {drafter.name} does not."
+                f"argmax_soft_q needs a draft model that reports q, such as layer_skip or tiny; {drafter.name} is none."
             )
         drafter.pick = SCHEMES[params.rule].pick
     about = {**target.provenance(), "drafter": drafter.name, "k": params.k}
@@ -146,7 +149,7 @@ def run_pair(params: Params, models: Models) -> Iterator[Update]:
 def decode(params: Params, target: LanguageModel, prompt: Sequence[int], drafter: Drafter) -> Iterator[Pass]:
     """The one loop with this run's rule, knobs and coins."""
     return speculate(
-        target.session(prompt),
+        target.session(prompt, drafter.taps),
         drafter,
         rule=SCHEMES[params.rule].verify,
         length=Fixed(params.k),
