@@ -22,10 +22,11 @@ from playground.engine.drafters import Drafter
 from playground.engine.model import LanguageModel
 from playground.engine.progress import Progress
 from playground.engine.trace import Trace
+from playground.ledger import ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = ("verify", "draft", "constrain", "sample and search", "numerics", "serve", "yours")
-MAX_TEXT = 8_000  # characters of one text parameter
+MAX_TEXT = 8_000  # characters of one text parameter that does not say otherwise
 
 
 class BadInput(ValueError):
@@ -70,15 +71,18 @@ def control(
     choices: Sequence[str] | None = None,
     free: bool = False,
     lines: int = 1,
+    max_chars: int = MAX_TEXT,
     group: str = "",
 ) -> Any:
     """A field of ``Params``: its default, and how it is shown.
 
     Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in);
-    a text of several ``lines`` a text box. Controls with a ``group`` stand together under that heading.
+    a text of several ``lines`` a text box, which may also be filled from files if it holds more than ``MAX_TEXT``
+    characters. Controls with a ``group`` stand together under that heading.
     """
     meta = {"label": label, "info": info, "min": min, "max": max, "step": step, "group": group}
-    return field(default=default, metadata={**meta, "choices": choices, "free": free, "lines": lines})
+    more = {"choices": choices, "free": free, "lines": lines, "max_chars": max_chars}
+    return field(default=default, metadata={**meta, **more})
 
 
 def read_params(cls: type, raw: Mapping[str, Any]) -> Any:
@@ -112,16 +116,16 @@ def read_value(field_: dataclasses.Field, hint: Any, value: Any) -> Any:
             parts = [part.strip() for part in value.split(",")]
         else:
             parts = list(value) if isinstance(value, (list, tuple)) else [value]
-        items = tuple(_scalar(name, item, part) for part in parts if part != "")
+        items = tuple(_scalar(name, item, part, MAX_TEXT) for part in parts if part != "")
         for part in items:
             _check(name, meta, part)
         return items
-    value = _scalar(name, kind, value)
+    value = _scalar(name, kind, value, meta.get("max_chars", MAX_TEXT))
     _check(name, meta, value)
     return value
 
 
-def _scalar(name: str, kind: type, value: Any) -> Any:
+def _scalar(name: str, kind: type, value: Any, max_chars: int) -> Any:
     if kind is bool:
         if isinstance(value, bool):
             return value
@@ -132,8 +136,8 @@ def _scalar(name: str, kind: type, value: Any) -> Any:
         raise BadInput(f"{name} must be true or false, not {brief(value)}.")
     if kind is str:
         text = str(value)
-        if len(text) > MAX_TEXT:
-            raise BadInput(f"{name} has {len(text):,} characters; at most {MAX_TEXT:,} are read.")
+        if len(text) > max_chars:
+            raise BadInput(f"{name} has {len(text):,} characters; at most {max_chars:,} are read.")
         return text
     try:
         if isinstance(value, bool):
@@ -304,10 +308,12 @@ def read_presets(file: Path) -> Mapping[str, Preset]:
 
 
 def execute(lab: Lab, params: Any, models: Models) -> Iterator[Update]:
-    """Run a lab; every trace carries the lab's name and parameters in its provenance."""
+    """Run a lab, and count its passes; every trace carries the lab's name and parameters in its provenance."""
+    counted = ledger.watch()
     about = {"lab": lab.slug, "params": {f.name: _plain(getattr(params, f.name)) for f in dataclasses.fields(params)}}
     for update in lab.run(params, models):
         if isinstance(update, Trace):
+            counted.tell(update)
             update = dataclasses.replace(update, provenance={**about, **update.provenance})
         yield update
 

@@ -113,7 +113,7 @@ def parse(text: str) -> Snapshot:
             continue
         key = sample.name, str(sorted(sample.labels.items()))
         if key in found:
-            raise ValueError(f"The series {sample.name} stands twice in one scrape; put a line --- between two scrapes.")
+            raise ValueError(f"{sample.name} stands twice in one scrape; put a line --- between two scrapes.")
         found[key] = sample
     old = {(name.removesuffix("_total"), labels) for name, labels in found if name.endswith("_total")}
     kept = [sample for key, sample in found.items() if key not in old]  # where both spellings stand, one counts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from playground.engine.counters import Counts, Series, Snapshot, counts_of, total
 from playground.engine.trace import step
@@ -41,19 +42,22 @@ def since_start(snapshot: Snapshot) -> Window:
     return replace(window, notes=("One scrape alone: everything since the counters began.", *window.notes))
 
 
-def between(before: Snapshot, after: Snapshot, index: int) -> Window:
-    """The window ``index`` between two scrapes of the same servers; snapshots are numbered from 1 in what it says."""
+def between(before: Snapshot, after: Snapshot, index: int, seen: Set[Series] = frozenset()) -> Window:
+    """The window ``index`` between two scrapes of the same servers; ``seen`` are the series of all scrapes before.
+
+    Snapshots are numbered from 1 in what it says.
+    """
     names = f"snapshot {index + 1}", f"snapshot {index + 2}"
     keys = sorted({*before.series, *after.series}, key=str)
     deltas = {key: after.series.get(key, 0) - before.series.get(key, 0) for key in keys}
-    patched = {key: delta if delta >= 0 else after.series.get(key, 0) for key, delta in deltas.items()}
+    patched = {key: increase([before.series[key], after.series[key]]) for key in keys if _is_in(key, before, after)}
     gauged = {engine for engine, _, _ in after.gauges}
     engines = sorted(before.engines | after.engines)
     counted = tuple(EngineCounts(name, counts_of(deltas, name, name in gauged)) for name in engines)
     reasons = [*_damage(before, after, names), *_restarts(before, after), *_falls(before, after, names)]
-    reasons = reasons or _contradictions(counted)
+    reasons = reasons or _beginnings(before, after, names[1], seen) or _contradictions(counted)
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    notes = [f"{name[0].upper()}{name[1:]}: {note}" for name, each in zip(names, (before, after)) for note in each.notes]
+    notes = [f"S{name[1:]}: {note}" for name, each in zip(names, (before, after), strict=True) for note in each.notes]
     return Window(
         index=index,
         reason=reasons[0] + more if reasons else None,
@@ -80,17 +84,33 @@ def _restarts(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def _falls(before: Snapshot, after: Snapshot, names: tuple[str, str]) -> list[str]:
-    """Counters that fell, that went away, and engines of which nobody knows when they began to count."""
-    said = [
-        f"{key} fell from {old:.10g} to {after.series[key]:.10g}: the counter was reset"
-        for key, old in before.series.items()
-        if key in after.series and after.series[key] < old
-    ]
-    said += [f"{key} is in {names[0]} and not in {names[1]}" for key in before.series if key not in after.series]
-    if not (before.starts and before.starts == after.starts):  # else the same process has begun a new series, at 0
-        new = sorted(after.engines - before.engines)
-        said += [f"{name} is new in {names[1]}: nobody knows when it began to count" for name in new]
+    """Counters that fell, and those that went away."""
+    fell = [key for key in before.series if _is_in(key, before, after) and after.series[key] < before.series[key]]
+    gone = [key for key in before.series if key not in after.series]
+    return [
+        f"{key} fell from {before.series[key]:.10g} to {after.series[key]:.10g}: the counter was reset" for key in fell
+    ] + [f"{key} is in {names[0]} and not in {names[1]}" for key in gone]
+
+
+def _beginnings(before: Snapshot, after: Snapshot, name: str, seen: Set[Series]) -> list[str]:
+    """Series that are new, where nobody knows whether they began at 0 within the window.
+
+    They did when the same process, by its start time, had not shown them before; and a position did when those that
+    were shown already summed to the accepted tokens.
+    """
+    is_same = bool(before.starts) and before.starts == after.starts and not before.notes
+    said = []
+    for key in after.series:
+        if key in before.series or (is_same and key not in seen):
+            continue
+        is_position = key.field == "per_position" and key.engine in before.engines
+        if not is_position or not counts_of(before.series, key.engine).has_positions:
+            said.append(f"{key} is new in {name}: nobody knows when it began to count")
     return said
+
+
+def _is_in(key: Series, before: Snapshot, after: Snapshot) -> bool:
+    return key in before.series and key in after.series
 
 
 def _contradictions(counted: Iterable[EngineCounts]) -> list[str]:
@@ -105,13 +125,14 @@ def _contradictions(counted: Iterable[EngineCounts]) -> list[str]:
 def _gaps(counted: Iterable[EngineCounts]) -> list[str]:
     """What the figures leave out for want of a series."""
     notes = []
-    for each in counted:
-        c = each.counts
-        if c.accepted and not c.has_positions:
-            what = f"sum to {sum(c.per_position):.10g} of {c.accepted:.10g} accepted tokens" if c.per_position else "are"
-            notes.append(f"{each.engine}: the positions {what}{'' if c.per_position else ' not given'}.")
+    for engine, c in ((each.engine, each.counts) for each in counted):
+        if c.accepted and not c.per_position:
+            notes.append(f"{engine}: accepted tokens per position are not given.")
+        elif c.accepted and not c.has_positions:
+            sums = f"{sum(c.per_position):.10g}, not to the {c.accepted:.10g} accepted tokens"
+            notes.append(f"{engine}: the positions sum to {sums}; they are left out.")
         if c.drafts and c.first_tokens is None and c.finished is None and c.plain_passes is None:
-            notes.append(f"{each.engine}: no counter of requests; their first tokens are taken for none.")
+            notes.append(f"{engine}: no counter of requests, so their first tokens are taken for none.")
     return notes
 
 
@@ -119,7 +140,11 @@ def windows(snapshots: Sequence[Snapshot]) -> list[Window]:
     """Every window of a series of scrapes; of one scrape, everything since the start."""
     if len(snapshots) == 1:
         return [since_start(snapshots[0])]
-    return [between(before, after, i) for i, (before, after) in enumerate(zip(snapshots, snapshots[1:], strict=False))]
+    found, seen = [], set()
+    for i, (before, after) in enumerate(pairwise(snapshots)):
+        found.append(between(before, after, i, frozenset(seen)))
+        seen |= {*before.series}
+    return found
 
 
 def by_engine(series: Iterable[Window], *, patched: bool = False) -> dict[str, Counts]:
@@ -138,8 +163,4 @@ def increase(values: Sequence[float]) -> float:
     >>> increase([100, 120, 5, 30])
     50
     """
-    pairs = zip(values, values[1:], strict=False)
-    return sum(new - old if new >= old else new for old, new in pairs)
-
-
-__all__ = ["EngineCounts", "Series", "Window", "between", "by_engine", "increase", "since_start", "windows"]
+    return sum(new - old if new >= old else new for old, new in pairwise(values))

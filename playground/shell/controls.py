@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -47,7 +48,25 @@ def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component
             return gr.Slider(low, high, step=step or (1 if kind is int else (high - low) / 100), buttons=[], **common)
         return gr.Number(precision=0 if kind is int else None, step=step or (1 if kind is int else 0.1), **common)
     lines = meta.get("lines", 1)
-    return gr.Textbox(lines=lines, max_lines=max(lines, 12), max_length=MAX_TEXT, **common)
+    return gr.Textbox(lines=lines, max_lines=max(lines, 12), max_length=meta.get("max_chars", MAX_TEXT), **common)
+
+
+def make_upload(field: dataclasses.Field, box: gr.components.Component) -> None:
+    """A button that fills a text box from files, several of them separated by lines ``---``."""
+    most = field.metadata["max_chars"]
+
+    def read(files: list[str]) -> str:
+        texts = []
+        for file in map(Path, files):
+            texts.append(file.read_text(encoding="utf-8", errors="replace"))
+            file.unlink(missing_ok=True)
+        text = "\n---\n".join(texts)
+        if len(text) > most:
+            raise gr.Error(f"These files have {len(text):,} characters; at most {most:,} are read.", title="Too long")
+        return text
+
+    button = gr.UploadButton("Fill from files", size="sm", file_count="multiple", elem_id=f"upload-{field.name}")
+    button.upload(read, button, box, queue=False, show_progress="hidden", api_visibility="private")
 
 
 class Controls:
@@ -68,7 +87,9 @@ class Controls:
 
     def _make(self, fields: list[dataclasses.Field]) -> None:
         for field in fields:
-            self.by_name[field.name] = make_control(field, self.hints[field.name])
+            self.by_name[field.name] = box = make_control(field, self.hints[field.name])
+            if field.metadata.get("max_chars", 0) > MAX_TEXT:
+                make_upload(field, box)
 
     @property
     def components(self) -> list[gr.components.Component]:

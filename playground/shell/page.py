@@ -250,9 +250,10 @@ class LabPage:
     def describe(self, asked: Request, request: gr.Request) -> Updates:
         """The same run as a link, a command line and an API call, and the code it runs."""
         page = share.page_address(request.headers, self.lab.slug)
-        query = share.query(asked)
+        query, left_out = share.query(asked), share.too_long(asked)
+        link = f"{page}?{query}" if query else page
         return {
-            self.link: f"{page}?{query}" if query else page,
+            self.link: f"Too long for a link: {', '.join(left_out)}. Save the run instead." if left_out else link,
             self.command: share.command(asked),
             self.call: share.api_call(asked, page.rsplit("/", 1)[0] + "/"),
             self.code: blocks.source(self.lab.code(asked.params)),

@@ -8,13 +8,20 @@ import shlex
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
+from playground.lab import MAX_TEXT
 from playground.shell.request import Request
 
 
+def too_long(request: Request) -> list[str]:
+    """Parameters whose text is too long for a link; a command line reads them from a file."""
+    return [name for name, text in request.changes.items() if len(text) > MAX_TEXT]
+
+
 def query(request: Request) -> str:
-    """The part of the URL after ``?``: the preset, and whatever differs from it."""
+    """The part of the URL after ``?``: the preset, and whatever differs from it and is not too long."""
     preset = {"preset": request.preset} if request.preset else {}
-    return urlencode({**preset, **request.changes})
+    left_out = too_long(request)
+    return urlencode({**preset, **{n: text for n, text in request.changes.items() if n not in left_out}})
 
 
 def command(request: Request) -> str:
@@ -22,8 +29,10 @@ def command(request: Request) -> str:
     parts = ["python", "-m", "playground", "run", request.lab.slug]
     if request.preset:
         parts += ["--preset", request.preset]
+    left_out = too_long(request)
     for name, text in request.changes.items():
-        parts += ["--set", f"{name}={'@' if text.startswith('@') else ''}{text}"]  # @@: not a file
+        value = f"@{name}.txt" if name in left_out else f"@{text}" if text.startswith("@") else text  # @@: not a file
+        parts += ["--set", f"{name}={value}"]
     return shlex.join([*parts, "--json"])
 
 
@@ -32,7 +41,11 @@ def api_call(request: Request, origin: str) -> str:
     names = [f.name for f in dataclasses.fields(request.lab.params)]
     given = {n: getattr(request.params, n) for n in names if n in request.changes}
     lines = [f"preset={request.preset!r},"] if request.preset else []
-    lines += [f"{name}={_literal(value)}," for name, value in given.items()]
+    left_out = too_long(request)
+    lines += [
+        f"{name}=open({name + '.txt'!r}).read()," if name in left_out else f"{name}={_literal(value)},"
+        for name, value in given.items()
+    ]
     return "\n".join(
         [
             "from gradio_client import Client",

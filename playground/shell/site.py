@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
+from fastapi import Response
+from starlette.routing import Route
 
 from playground.lab import Lab, discover, folders
+from playground.ledger import CONTENT_TYPE, ledger
 from playground.shell import blocks
 from playground.shell.endpoint import make_endpoint
 from playground.shell.page import LabPage, block, concurrency
@@ -28,6 +31,11 @@ def build(labs: Mapping[str, Lab] | None = None) -> gr.Blocks:
     return site.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 
 
+def metrics(_request: object) -> Response:
+    """What the runs of this process have counted, for Prometheus."""
+    return Response(ledger.exposition(), media_type=CONTENT_TYPE)
+
+
 def launch(**options: Any) -> None:
     """Serve the site. ``PORT`` or ``GRADIO_SERVER_PORT`` and ``GRADIO_SERVER_NAME`` say where; else 127.0.0.1:7860."""
     on_spaces = bool(os.environ.get("SPACE_ID"))
@@ -39,7 +47,8 @@ def launch(**options: Any) -> None:
         "css": CSS,
         "run_history": False,
         "show_error": False,
-        "max_file_size": "1mb",
+        "max_file_size": "4mb",
+        "app_kwargs": {"routes": [Route("/metrics", metrics)]},
         "ssr_mode": False,
         "pwa": False,
         "footer_links": [],
