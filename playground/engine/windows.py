@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from playground.engine.counters import Counts, Series, Snapshot, counts_of, total
+from playground.engine.counters import Counts, counts_of, total
+from playground.engine.scrape import Series, Snapshot
 from playground.engine.trace import step
 
 
