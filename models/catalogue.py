@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from playground.engine.cost import Hardware, Shape
+from playground.engine.cost import Hardware
+from playground.engine.shapes import Shape, from_config, from_fields
 
 FILE = Path(__file__).with_name("catalogue.json")
 
@@ -36,8 +37,10 @@ def entry(kind: str, key: str) -> Mapping[str, Any]:
 
 
 def shape(key: str) -> Shape:
-    """The shape of the model ``key``, for instance ``llama-3.3-70b``."""
-    return Shape(**_without(entry("models", key), "hub", "source"))
+    """The shape of the model ``key``, for instance ``llama-3.3-70b``; or of a ``config.json`` given as text."""
+    if key.lstrip().startswith("{"):
+        return from_config(key)
+    return from_fields(_without(entry("models", key), "hub", "source"))
 
 
 def hardware(key: str) -> Hardware:
