@@ -7,7 +7,7 @@ Its first token of a request comes from the prompt's pass, without a draft.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -48,12 +48,18 @@ class Counts:
         return self.accepted is not None and math.isclose(sum(self.per_position), self.accepted, abs_tol=1e-6)
 
 
-def counts_of(series: Mapping[Series, float], engine: str, has_gauges: bool = False) -> Counts:
-    """The counts of one engine. An engine that shows nothing of speculation does not speculate: it drafted 0."""
-    own = {(one.field, one.position): value for one, value in series.items() if one.engine == engine}
-    flat = {name: value for (name, position), value in own.items() if position is None}
-    places = [position for _, position in own if position is not None]
-    per_position = tuple(own.get(("per_position", i), 0) for i in range(max(places, default=-1) + 1))
+def counts_by_engine(series: Mapping[Series, float], gauged: Set[str] = frozenset()) -> dict[str, Counts]:
+    """The counts of every engine. One that shows nothing of speculation, not even a gauge, does not speculate: 0."""
+    grouped: dict[str, dict[Series, float]] = {}
+    for one in sorted(series, key=lambda one: one.engine):
+        grouped.setdefault(one.engine, {})[one] = series[one]
+    return {engine: _counts_of(own, engine in gauged) for engine, own in grouped.items()}
+
+
+def _counts_of(own: Mapping[Series, float], has_gauges: bool) -> Counts:
+    flat = {one.field: value for one, value in own.items() if one.position is None}
+    places = {one.position: value for one, value in own.items() if one.position is not None}
+    per_position = tuple(places.get(i, 0) for i in range(max(places, default=-1) + 1))
     counts = Counts(**flat, per_position=per_position)
     if not per_position and not has_gauges and counts.drafts is counts.draft_tokens is counts.accepted is None:
         counts = replace(counts, drafts=0, draft_tokens=0, accepted=0)

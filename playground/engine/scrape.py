@@ -61,10 +61,6 @@ class Snapshot:
     bad: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def engines(self) -> set[str]:
-        return {one.engine for one in self.series}
-
 
 def split(text: str) -> list[str]:
     """The texts between lines ``---``, without empty ones.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from playground.engine.counters import Counts, counts_of, total
+from playground.engine.counters import Counts, counts_by_engine, total
 from playground.engine.scrape import Series, Snapshot
 from playground.engine.trace import step
 
@@ -49,12 +49,11 @@ def between(before: Snapshot, after: Snapshot, index: int, seen: Set[Series] = f
     Snapshots are numbered from 1 in what it says.
     """
     names = f"snapshot {index + 1}", f"snapshot {index + 2}"
-    keys = sorted({*before.series, *after.series}, key=str)
+    keys = {*before.series, *after.series}
     deltas = {key: after.series.get(key, 0) - before.series.get(key, 0) for key in keys}
     patched = {key: increase([before.series[key], after.series[key]]) for key in keys if _is_in(key, before, after)}
     gauged = {engine for engine, _, _ in after.gauges}
-    engines = sorted(before.engines | after.engines)
-    counted = tuple(EngineCounts(name, counts_of(deltas, name, name in gauged)) for name in engines)
+    counted = tuple(EngineCounts(*each) for each in counts_by_engine(deltas, gauged).items())
     reasons = [*_damage(before, after, names), *_restarts(before, after), *_falls(before, after, names)]
     reasons = reasons or _beginnings(before, after, names[1], seen) or _contradictions(counted)
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
@@ -63,7 +62,7 @@ def between(before: Snapshot, after: Snapshot, index: int, seen: Set[Series] = f
         index=index,
         reason=reasons[0] + more if reasons else None,
         engines=counted,
-        increase=tuple(EngineCounts(name, counts_of(patched, name, name in gauged)) for name in engines),
+        increase=tuple(EngineCounts(*each) for each in counts_by_engine(patched, gauged).items()),
         seconds=after.at - before.at if None not in (before.at, after.at) and after.at > before.at else None,
         gauges=after.gauges,
         notes=(*notes, *_gaps(counted)),
@@ -100,12 +99,12 @@ def _beginnings(before: Snapshot, after: Snapshot, name: str, seen: Set[Series])
     were shown already summed to the accepted tokens.
     """
     is_same = bool(before.starts) and before.starts == after.starts and not before.notes
-    said = []
+    said, counts = [], counts_by_engine(before.series)
     for key in after.series:
         if key in before.series or (is_same and key not in seen):
             continue
-        is_position = key.field == "per_position" and key.engine in before.engines
-        if not is_position or not counts_of(before.series, key.engine).has_positions:
+        known = counts.get(key.engine, Counts())
+        if key.field != "per_position" or not known.has_positions:
             said.append(f"{key} is new in {name}: nobody knows when it began to count")
     return said
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from playground.views import counters as view
 from playground.views import counters_baseline as compared
 
 MAX_CHARS = 4_000_000  # of scrapes, or of a saved run
-MAX_SNAPSHOTS = 201
+MAX_SNAPSHOTS = 121
 TICK_S = 0.1
 LIVE, PASTED = "this app, now", "pasted text"
 ONE, PAIR = "One trace", "With and without speculation"
@@ -93,8 +93,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     if params.is_live:
         trace = yield from watch(trace, params)
     elif params.snapshots.strip():
-        yield Progress("Reading the scrapes")
-        trace = with_windows(trace, read(params.snapshots))
+        trace = with_windows(trace, (yield from read(params.snapshots)))
         yield trace
     found = list(by_engine(windows_of(trace)).values())
     if requests or found:
@@ -109,12 +108,14 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     yield trace
 
 
-def read(text: str) -> list[Window]:
+def read(text: str) -> Generator[Progress, None, list[Window]]:
     """The windows between pasted scrapes. Raises ``BadInput`` where there is nothing to read."""
-    parts = split(text)
+    parts, snapshots = split(text), []
     if len(parts) > MAX_SNAPSHOTS:
         raise BadInput(f"There are {len(parts):,} scrapes; at most {MAX_SNAPSHOTS} are read: leave some out.")
-    snapshots = [parse(part) for part in parts]
+    for i, part in enumerate(parts):
+        yield Progress(f"Reading scrape {i + 1} of {len(parts)}", i / len(parts))
+        snapshots.append(parse(part))
     if not any(each.series or each.gauges or each.bad for each in snapshots):
         raise BadInput(
             "No counter of vLLM, SGLang or this app is in these scrapes; paste the text of /metrics as it is."
@@ -122,7 +123,7 @@ def read(text: str) -> list[Window]:
     return windows(snapshots)
 
 
-def watch(trace: Trace, params: Params) -> Iterator[Update]:
+def watch(trace: Trace, params: Params) -> Generator[Update, None, Trace]:
     """Scrape this app: once for everything since its start, then window by window; returns the trace."""
     before = parse(ledger.exposition())
     yield (trace := trace.add("windows", since_start(before)))
@@ -230,11 +231,10 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
 
 
 def pages(trace: Trace) -> list[tuple[str, int]]:
-    """What each frame shows: a window, all of them, the definitions, the comparison."""
+    """What each frame shows: each window, the definitions, all windows together, the comparison."""
     found = [("window", i) for i in range(len(windows_of(trace)))]
     if steps_of(trace, "definitions"):
-        found += [("total", 0)] if len(found) > 1 else []
-        found.append(("definitions", 0))
+        found += [("definitions", 0), *([("total", 0)] if found else [])]
     return [*found, ("baseline", 0)] if steps_of(trace, "conditions") else found
 
 
@@ -290,8 +290,8 @@ def total_frame(trace: Trace, _: int) -> Frame:
     body = html.frame(
         view.strip(every, None), *blocks(engines, patched, False), *(html.note(each, "bad") for each in rejected[:10])
     )
-    count = html.count(len(every) - len(rejected), "window counts", "windows count")
-    return Frame(f"{count} together: {told(figures_of(list(engines.values())))}.", body)
+    count = f"{len(every) - len(rejected)} of {html.count(len(every), 'window')} together"
+    return Frame(f"{count}: {told(figures_of(list(engines.values())))}.", body)
 
 
 def definitions_frame(trace: Trace, _: int) -> Frame:
@@ -351,8 +351,8 @@ generation = first tokens + plain steps + drafts + accepted − discarded.
 
 Plain steps (passes without a draft) and discarded tokens are not exported by vLLM: only their difference is known. The
 least discarded assumes as few plain steps as there can be. The most follows from requests ending once: R of them
-discard at most the R longest acceptances, sum over i of min(R, accepted at i). That gives the bracket of the steps. This
-app also exports its plain passes, so that nothing stays open.
+discard at most the R longest acceptances, sum over i of min(R, accepted at i). That gives the bracket of the steps.
+This app also exports its plain passes, so that nothing stays open.
 
 **This app's own counters** stand at [/metrics](./metrics) under vLLM's names, an `engine` per lane. Run another lab
 while this one scrapes. The prompt's pass carries a draft here, so no first token stands apart.
@@ -391,7 +391,7 @@ QUESTIONS = (
         preset="regrown",
     ),
     Question(
-        ask="Engine 0 accepts 8 of 10 drafts tokens, engine 1 accepts 1 of 90. What is the acceptance rate?",
+        ask="Engine 0 accepts 8 of 10 draft tokens, engine 1 accepts 1 of 90. What is the acceptance rate?",
         answer=(
             "9 / 100: sum the counters, then divide.",
             "The mean of the rates answers another question: a random engine, not a random token.",
@@ -401,7 +401,7 @@ QUESTIONS = (
         preset="engines",
     ),
     Question(
-        ask="Two teams report acceptance of 0.56 and 0.71 for the same run. How can both be right?",
+        ask="Two teams report acceptance of 0.69 and 0.82 for the same run. How can both be right?",
         answer=(
             "One divides by drafted tokens, the other by judged ones: what follows a rejection is not judged.",
             "Others report lengths, with or without the bonus token, before or after the stop.",

@@ -65,7 +65,7 @@ def make_upload(field: dataclasses.Field, box: gr.components.Component) -> None:
             raise gr.Error(f"These files have {len(text):,} characters; at most {most:,} are read.", title="Too long")
         return text
 
-    button = gr.UploadButton("Fill from files", size="sm", file_count="multiple", elem_id=f"upload-{field.name}")
+    button = gr.UploadButton("Fill from files", size="sm", file_count="multiple", elem_classes="upload")
     button.upload(read, button, box, queue=False, show_progress="hidden", api_visibility="private")
 
 

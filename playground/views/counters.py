@@ -23,6 +23,7 @@ ROWS = {
     "plain_passes": "passes without a draft",
     "prompt": "prompt tokens",
 }
+MAX_CELLS = 31
 MAX_ENGINES = 20  # rows of the table of engines
 
 
@@ -32,7 +33,9 @@ def whole(value: float | None) -> str:
 
 
 def strip(windows: Sequence[Window], now: int | None) -> Markup:
-    """One cell per window: kept, or rejected with a cross; the one now has a frame."""
+    """One cell per window: kept, or rejected with a cross; the one now has a frame. Of very many, those around it."""
+    first = max(0, min((now or 0) - MAX_CELLS // 2, len(windows) - MAX_CELLS))
+    shown = list(enumerate(windows))[first : first + MAX_CELLS]
     cells = [
         Markup('<i class="{}"{} title="window {}">{}</i>').format(
             "back" if window.reason else "kept",
@@ -40,10 +43,12 @@ def strip(windows: Sequence[Window], now: int | None) -> Markup:
             i + 1,
             "✕" if window.reason else "✓",
         )
-        for i, window in enumerate(windows)
+        for i, window in shown
     ]
     num_rejected = sum(window.reason is not None for window in windows)
     says = f"{count(len(windows), 'window')}, {num_rejected or 'none'} rejected"
+    if len(shown) < len(windows):
+        says += f"; {first + 1} to {first + len(shown)} shown"
     return section("Windows between scrapes", Markup('<div class="cells">{}</div>').format(join(cells)), says)
 
 
@@ -54,7 +59,7 @@ def counted(counts: Counts, patched: Counts | None) -> Markup:
         for key, name in ROWS.items()
         if getattr(counts, key) is not None or (patched and getattr(patched, key) is not None)
     ]
-    body = table(["counter", "counted", "PromQL increase"], rows, "Counters")
+    body = table(["counter", "difference", "PromQL increase"], rows, "Counters")
     return section("Counted", body, "increase patches resets")
 
 
@@ -149,4 +154,10 @@ def definitions(found: Sequence[Definition], has_trace: bool, has_counters: bool
     used = [(name, value) for name, is_there, value in columns if is_there]
     rows = [[d.name, *(number(value(d), 3) for _, value in used), d.formula, d.users] for d in found]
     head = ["definition", *(name for name, _ in used), "formula", "who says so"]
-    return section("Every definition of acceptance in use", table(head, rows, "Definitions of acceptance"))
+    body = table(head, rows, "Definitions of acceptance")
+    return section("Every definition of acceptance in use", wide(body))
+
+
+def wide(body: Markup) -> Markup:
+    """A table with sentences in it, which scrolls on a phone instead of becoming a column of words."""
+    return Markup('<div class="wide">{}</div>').format(body)

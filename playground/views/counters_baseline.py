@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from playground.engine.baseline import Comparison, Condition
+from playground.views.counters import wide
 from playground.views.html import count, note, number, section, table
 
 MARKS = {"holds": "✓ holds", "differs": "✕ differs", "missing": "? not given"}
@@ -21,7 +22,7 @@ def conditions(found: Sequence[Condition]) -> Markup:
     holds = sum(c.state == "holds" for c in found)
     head = ["condition", "", "with", "without", "why it matters"]
     return section(
-        "A fair comparison", table(head, rows, "Conditions"), f"{holds} of {count(len(found), 'condition')} hold"
+        "A fair comparison", wide(table(head, rows, "Conditions")), f"{holds} of {count(len(found), 'condition')} hold"
     )
 
 
