@@ -50,6 +50,12 @@ class Models(Protocol):
         Options are ``knobs``, ``draft_layers``, ``longest``, ``shortest``, and ``grower``, which makes it draft trees.
         """
 
+    def held_out(self) -> Mapping[str, Sequence[str]]:
+        """Prompts by class (chat, code, json, copy) that no trained drafter has seen."""
+
+    def record(self, name: str) -> Mapping[str, Any] | None:
+        """Where the weights of the trained drafter ``name`` come from, and their held-out acceptance."""
+
     def shape(self, name: str) -> Shape:
         """The sizes of the catalogue's model ``name``, to price it. ``ValueError`` lists the names."""
 
@@ -72,16 +78,18 @@ def control(
     free: bool = False,
     lines: int = 1,
     max_chars: int = MAX_TEXT,
+    from_file: Callable[[str], str] | None = None,
     group: str = "",
 ) -> Any:
     """A field of ``Params``: its default, and how it is shown.
 
     Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in);
-    a text of several ``lines`` a text box, which may also be filled from files if it holds more than ``MAX_TEXT``
-    characters. Controls with a ``group`` stand together under that heading.
+    a text of several ``lines`` a text box. With ``from_file`` it may also be filled from files, several of them with
+    lines ``---`` between: the function keeps of a file's text what the lab reads. Controls with a ``group`` stand
+    together under that heading.
     """
     meta = {"label": label, "info": info, "min": min, "max": max, "step": step, "group": group}
-    more = {"choices": choices, "free": free, "lines": lines, "max_chars": max_chars}
+    more = {"choices": choices, "free": free, "lines": lines, "max_chars": max_chars, "from_file": from_file}
     return field(default=default, metadata={**meta, **more})
 
 

@@ -47,7 +47,7 @@ class Definition:
 def read_passes(text: str) -> list[list[Passed]]:
     """Requests from text: passes ``drafted/accepted`` or ``drafted/accepted/put out`` apart by commas or spaces.
 
-    A semicolon or a new line begins the next request. Raises ``ValueError`` with the pass that cannot be.
+    A fourth number is the depth of a draft tree. A semicolon or a new line begins the next request. Raises ``ValueError`` with the pass that cannot be.
 
     >>> read_passes("4/4/3 0/0")
     [[Passed(drafted=4, accepted=4, emitted=3, levels=4), Passed(drafted=0, accepted=0, emitted=1, levels=0)]]
@@ -58,18 +58,28 @@ def read_passes(text: str) -> list[list[Passed]]:
 
 def _read_pass(text: str) -> Passed:
     parts = text.split("/")
-    if len(parts) not in (2, 3) or not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+    if not 2 <= len(parts) <= 4 or not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
         raise ValueError(
             f"A pass reads drafted/accepted or drafted/accepted/put out, as in 4/2 or 4/4/3; not {text[:20]!r}."
         )
     drafted, accepted, *rest = map(int, parts)
-    emitted = rest[0] if rest else accepted + 1
-    if accepted > drafted or not 1 <= emitted <= accepted + 1:
+    emitted, levels = rest[0] if rest else accepted + 1, rest[1] if len(rest) > 1 else drafted
+    if accepted > levels or levels > drafted or not 1 <= emitted <= accepted + 1:
         raise ValueError(
             f"{text[:20]!r} cannot be: of {drafted} drafted tokens at most {drafted} are accepted, and a pass puts out "
             "one token more than it accepted, or fewer, but one at least."
         )
-    return Passed(drafted, accepted, emitted, drafted)
+    return Passed(drafted, accepted, emitted, levels)
+
+
+def write_passes(requests: Requests) -> str:
+    """The text that ``read_passes`` reads."""
+    return "\n".join(" ".join(map(_write_pass, request)) for request in requests)
+
+
+def _write_pass(p: Passed) -> str:
+    levels = f"/{p.levels}" if p.levels != p.drafted else ""
+    return f"{p.drafted}/{p.accepted}/{p.emitted}{levels}"
 
 
 class Sums(NamedTuple):

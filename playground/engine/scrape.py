@@ -32,6 +32,7 @@ GAUGES: Mapping[str, str] = {
     "sglang:spec_num_draft_tokens": "draft tokens per verification in use",
 }
 START, CLOCK = "process_start_time_seconds", "playground:clock_seconds"
+KNOWN = frozenset([*FIELDS, *GAUGES, START, CLOCK])
 LARGEST = 1e18  # past it, a double no longer counts one by one
 WHO = ("job", "namespace", "pod", "instance", "model_name", "engine", "dp_rank")  # labels that tell engines apart
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -80,6 +81,21 @@ def plain_name(name: str) -> str:
     return re.sub("^(vllm|sglang|playground)_", r"\1:", name).removesuffix("_total")
 
 
+def is_known(line: str) -> bool:
+    """Whether a line is a sample of a series of interest."""
+    match = NAME.match(line)
+    return bool(match) and plain_name(match[0]) in KNOWN
+
+
+def relevant(text: str) -> str:
+    """The lines of interest of scrapes, and those between scrapes: a server shows hundreds of others.
+
+    >>> relevant('# HELP x y\\nx_bucket{le="1"} 3\\nvllm:generation_tokens_total 5\\n---\\n')
+    'vllm:generation_tokens_total 5\\n---'
+    """
+    return "\n".join(line for line in text.splitlines() if is_known(line.strip()) or line.strip() == "---")
+
+
 def parse(text: str) -> Snapshot:
     """One scrape in Prometheus' text format; series of no interest here are skipped, lines that are cut off are noted.
 
@@ -91,9 +107,7 @@ def parse(text: str) -> Snapshot:
     for line in text.splitlines():
         line = line.strip()
         last = line or last
-        match = NAME.match(line)
-        known = match and plain_name(match[0]) in {*FIELDS, *GAUGES, START, CLOCK}
-        if not known:
+        if not is_known(line):
             continue
         try:
             sample = next(iter(text_string_to_metric_families(line + "\n"))).samples[0]

@@ -10,8 +10,8 @@ from typing import Any
 from playground.engine import baseline as runs
 from playground.engine.counters import Counts, account, total
 from playground.engine.counters import figures as figures_of
-from playground.engine.definitions import Passed, define, read_passes
-from playground.engine.scrape import parse, split
+from playground.engine.definitions import Passed, define, read_passes, write_passes
+from playground.engine.scrape import parse, relevant, split
 from playground.engine.trace import Pass, Trace
 from playground.engine.windows import Window, between, by_engine, since_start, windows
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
@@ -27,6 +27,17 @@ LIVE, PASTED = "this app, now", "pasted text"
 ONE, PAIR = "One trace", "With and without speculation"
 
 
+def passes_of(text: str) -> str:
+    """A saved run as the text of its passes, a line per speculating lane; other text as it is."""
+    if not text.lstrip().startswith("{"):
+        return text
+    lanes = [[Passed.of(s) for s in lane.steps if isinstance(s, Pass)] for lane in Trace.from_json(text).lanes]
+    found = [lane for lane in lanes if any(each.drafted for each in lane)]
+    if not found:
+        raise BadInput("This saved run has no pass with a draft.")
+    return write_passes(found)
+
+
 @dataclass(frozen=True)
 class Params:
     snapshots: str = control(
@@ -35,15 +46,17 @@ class Params:
         "Two or more, a line --- between them. Empty: this app's own are read.",
         lines=8,
         max_chars=MAX_CHARS,
+        from_file=relevant,
     )
     scrapes: int = control(4, "Scrapes of this app", "While runs go on elsewhere.", min=1, max=60, step=1)
     every_s: float = control(1.0, "Seconds between them", min=0.1, max=10, step=0.1)
     passes: str = control(
         "",
         "Passes",
-        "drafted/accepted or drafted/accepted/put out, a line per request; or a saved run of another lab.",
+        "drafted/accepted or drafted/accepted/put out, a line per request. A file: a saved run of another lab.",
         lines=3,
         max_chars=MAX_CHARS,
+        from_file=passes_of,
         group=ONE,
     )
     baseline_with: str = control("", "Run with speculation", "JSON; see below.", lines=6, group=PAIR)
@@ -72,15 +85,7 @@ class Params:
 
     def requests(self) -> list[list[Passed]]:
         """The passes of the trace that was typed in, or of every speculating lane of a saved run."""
-        if not self.passes.lstrip().startswith("{"):
-            return read_passes(self.passes)
-        lanes = [
-            [Passed.of(s) for s in lane.steps if isinstance(s, Pass)] for lane in Trace.from_json(self.passes).lanes
-        ]
-        found = [lane for lane in lanes if any(each.drafted for each in lane)]
-        if not found:
-            raise BadInput("This saved run has no pass with a draft.")
-        return found
+        return read_passes(passes_of(self.passes))
 
 
 # --- Run --------------------------------------------------------------------------------------------------------------
@@ -117,9 +122,7 @@ def read(text: str) -> Generator[Progress, None, list[Window]]:
         yield Progress(f"Reading scrape {i + 1} of {len(parts)}", i / len(parts))
         snapshots.append(parse(part))
     if not any(each.series or each.gauges or each.bad for each in snapshots):
-        raise BadInput(
-            "No counter of vLLM, SGLang or this app is in these scrapes; paste the text of /metrics as it is."
-        )
+        raise BadInput("No counter of vLLM, SGLang or this app is in these scrapes; paste the text of /metrics.")
     return windows(snapshots)
 
 

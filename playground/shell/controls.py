@@ -52,17 +52,19 @@ def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component
 
 
 def make_upload(field: dataclasses.Field, box: gr.components.Component) -> None:
-    """A button that fills a text box from files, several of them separated by lines ``---``."""
-    most = field.metadata["max_chars"]
+    """A button that fills a text box from files, with lines ``---`` between them."""
+    keep, most = field.metadata["from_file"], field.metadata["max_chars"]
 
     def read(files: list[str]) -> str:
-        texts = []
-        for file in map(Path, files):
-            texts.append(file.read_text(encoding="utf-8", errors="replace"))
-            file.unlink(missing_ok=True)
-        text = "\n---\n".join(texts)
+        try:
+            text = "\n---\n".join(keep(Path(file).read_text(encoding="utf-8", errors="replace")) for file in files)
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from None
+        finally:
+            for file in files:
+                Path(file).unlink(missing_ok=True)
         if len(text) > most:
-            raise gr.Error(f"These files have {len(text):,} characters; at most {most:,} are read.", title="Too long")
+            raise gr.Error(f"{len(text):,} characters are too many; at most {most:,} are read.", print_exception=False)
         return text
 
     button = gr.UploadButton("Fill from files", size="sm", file_count="multiple", elem_classes="upload")
@@ -88,7 +90,7 @@ class Controls:
     def _make(self, fields: list[dataclasses.Field]) -> None:
         for field in fields:
             self.by_name[field.name] = box = make_control(field, self.hints[field.name])
-            if field.metadata.get("max_chars", 0) > MAX_TEXT:
+            if field.metadata.get("from_file"):
                 make_upload(field, box)
 
     @property

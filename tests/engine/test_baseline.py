@@ -9,7 +9,7 @@ import pytest
 
 from playground.engine.baseline import compare, conditions, read_run, student_quantile, welch
 from playground.engine.counters import Counts
-from playground.engine.definitions import Passed, define, read_passes
+from playground.engine.definitions import Passed, define, read_passes, write_passes
 
 SAME = {"load": {"concurrency": 8}, "batch": 64, "kv_budget": "40 GiB", "stop": "eos", "prompts": "a"}
 FULL = {**SAME, "warmup_requests": 4, "requests": 80, "prompt_tokens": 900, "generation_tokens": 16000}
@@ -99,3 +99,8 @@ def test_trace_and_counters_agree_where_both_can_speak():
 def test_passes_that_cannot_be_are_refused(text):
     with pytest.raises(ValueError, match=r"pass|cannot be"):
         read_passes(text)
+
+
+def test_passes_come_back_from_their_text():
+    requests = [[Passed(7, 3, 4, 3), Passed(0, 0, 1, 0)], [Passed(4, 4, 2, 4)]]
+    assert read_passes(write_passes(requests)) == requests
