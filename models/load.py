@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models import catalogue, fetch, teaching
 from models.fetch import ModelUnavailable
@@ -29,6 +29,7 @@ MAX_LOADED = 4  # models kept in memory; the one that was asked for longest ago 
 DRAFT_LAYERS = 8
 TRAINED = ("medusa", "eagle3", "tiny", "combination")  # drafters with weights of this app
 PAIRS = Path(__file__).with_name("pairs.json")
+HELD_OUT = Path(__file__).parent / "training" / "heldout.json"
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
 Loading = Generator[Progress, None, LanguageModel]
@@ -136,6 +137,16 @@ class Models:
         else:
             drafting, name = (yield from self._draft_model(target, "" if name == "model" else name)), "model"
         return drafting_session(drafting.session(tokens), knobs, name, drafting.num_own_parameters, grower)
+
+    def held_out(self) -> Mapping[str, Sequence[str]]:
+        """Prompts by class that no trained drafter has seen."""
+        return json.loads(HELD_OUT.read_text(encoding="utf-8"))
+
+    def record(self, name: str) -> Mapping[str, Any] | None:
+        """The provenance of the trained drafter ``name``; ``None`` where there is none."""
+        from models.trained import record
+
+        return record(name)
 
     def shape(self, name: str) -> Shape:
         """The sizes of the catalogue's model ``name``; raises ``ValueError`` that lists the names."""
