@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,12 @@ from models.tokens import TokenTable, differing_token, same_tokens
 from playground.engine.model import Scores
 from playground.engine.trace import KVRows
 from playground.engine.tree import Draft
+
+if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
+    from models.paged import BatchedBeams
+    from playground.engine.kv import BlockPool
 
 
 class HFSession:
@@ -133,6 +139,12 @@ class HFModel:
     def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> HFSession:
         return HFSession(self, tokens, taps)
 
+    def beams(self, prompt: Sequence[int], pool: BlockPool | None = None) -> BatchedBeams:
+        from models.paged import BatchedBeams, CopiedCache, PagedCache
+
+        num_layers = len(self.windows)
+        return BatchedBeams(self, prompt, CopiedCache(num_layers) if pool is None else PagedCache(num_layers, pool))
+
     def new_cache(self) -> RowCache:
         return RowCache(len(self.windows))
 
@@ -150,10 +162,32 @@ class HFModel:
             logits_to_keep=1 + len(draft),
             output_hidden_states=bool(taps),
         )
-        logits = fit(out.logits[0], self.vocab_size)  # [n + 1, vocab]
-        logits[:, self.num_tokens :] = -torch.inf  # padding of the vocabulary is never sampled
+        logits = self._sampled(out.logits[0])  # [n + 1, vocab]
         hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1) if taps else None  # [rows, taps, dim]
         return Scores(logits, hidden)
+
+    def forward_batch(self, tokens: Sequence[Sequence[int]], cache: Cache) -> Tensor:
+        """One pass over new tokens of several sequences, equally many of each and with equally many rows in ``cache``.
+
+        Returns the logits ``[sequences, vocab]`` after the last token of each.
+        """
+        past = cache.get_seq_length()
+        positions = range(past, past + len(tokens[0]))
+        out = self.model(
+            input_ids=torch.tensor(tokens, device=self.device),
+            position_ids=torch.tensor([positions], device=self.device).expand(len(tokens), -1),
+            attention_mask=self._masks(past, positions, Draft()),
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return self._sampled(out.logits[:, -1])
+
+    def _sampled(self, logits: Tensor) -> Tensor:
+        """``logits`` ``[n, vocab]`` without what no tokenizer can read: padding of the vocabulary is never sampled."""
+        logits = fit(logits, self.vocab_size)
+        logits[:, self.num_tokens :] = -torch.inf
+        return logits
 
     def _masks(self, past: int, positions: Sequence[int], draft: Draft) -> Any:
         """Which rows each new row sees: all committed ones up to itself, and in the draft its own ancestors.

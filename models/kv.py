@@ -51,6 +51,17 @@ class RowLayer(DynamicLayer):
                 states[..., base:end, :] = states.index_select(-2, base + rows)
         self.keys, self.values = self._keys[..., :end, :], self._values[..., :end, :]
 
+    def select(self, sequences: Tensor) -> None:
+        """Sequence i of the batch becomes a copy of ``sequences[i]``."""
+        end = self.get_seq_length()
+        kept = []
+        for buffer in (self._keys, self._values):
+            fresh = buffer.new_empty(len(sequences), *buffer.shape[1:])
+            fresh[..., :end, :] = buffer[..., :end, :].index_select(0, sequences)
+            kept.append(fresh)
+        self._keys, self._values = kept
+        self.keys, self.values = self._keys[..., :end, :], self._values[..., :end, :]
+
     def copy(self) -> RowLayer:
         """A layer with the same rows in buffers of its own."""
         twin = RowLayer()

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from playground.engine.beam import BeamState, CopiedSessions
+from playground.engine.kv import BlockPool, BlockTables
 from playground.engine.model import Scores
 from playground.engine.trace import KVRows
 from playground.engine.tree import Draft
 
+ROW_BYTES = 16  # a position and a token
 Law = Callable[[tuple[int | None, ...]], Tensor]  # the tokens at positions -2 and -1 (None: none there) -> [vocab]
 
 
@@ -48,13 +51,7 @@ class TableSession:
             self.rows[:base] + [self.rows[base + j] for j in range(len(draft)) if draft.mask[i, j]]
             for i in range(len(draft))
         ]
-        return Scores(torch.stack([self._law(rows) for rows in seen]))
-
-    def _law(self, rows: list[tuple[int, int]]) -> Tensor:
-        last, _ = rows[-1]
-        at = dict(rows)
-        clash = len(at) != len(rows)  # two visible rows claim one position: attention would blend them
-        return self.model.law((None if clash else at.get(last - 1), at.get(last))).double().log()
+        return Scores(torch.stack([self.model.logits(rows) for rows in seen]))
 
     def _drop_draft(self) -> None:
         if self.draft:
@@ -87,6 +84,38 @@ class TableSession:
         return twin
 
 
+class TableBeams:
+    """Beams whose rows lie in the blocks of a pool, and are read through their block tables."""
+
+    def __init__(self, model: TableModel, prompt: Sequence[int], pool: BlockPool) -> None:
+        self.model, self.prompt, self.tables = model, list(prompt), BlockTables(pool)
+        self.rows: list[list[tuple[int, int] | None]] = [[None] * pool.block_size for _ in range(pool.num_blocks)]
+
+    @property
+    def block_bytes(self) -> int:
+        return ROW_BYTES * self.tables.pool.block_size
+
+    def start(self) -> Tensor:
+        table = self.tables.open(len(self.prompt))
+        for position, token in enumerate(self.prompt):
+            block, offset = divmod(position, self.tables.pool.block_size)
+            self.rows[table.blocks[block]][offset] = (position, token)
+        return self._logits()
+
+    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        writes = self.tables.advance(parents)
+        for write in writes:
+            if write.copied_from is not None:
+                self.rows[write.block][: write.offset] = self.rows[write.copied_from][: write.offset]
+        for write, table, token in zip(writes, self.tables.tables, tokens, strict=True):
+            self.rows[write.block][write.offset] = (table.num_tokens - 1, token)
+        return self._logits()
+
+    def _logits(self) -> Tensor:
+        read = [[row for block in t.blocks for row in self.rows[block]][: t.num_tokens] for t in self.tables.tables]
+        return torch.stack([self.model.logits(rows) for rows in read])  # [beams, vocab]
+
+
 @dataclass(frozen=True)
 class TableModel:
     """Tokens are indices into ``words``. ``law`` gives the next token's probabilities."""
@@ -103,6 +132,16 @@ class TableModel:
 
     def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> TableSession:
         return TableSession(self, tokens)
+
+    def beams(self, prompt: Sequence[int], pool: BlockPool | None = None) -> BeamState:
+        return CopiedSessions(self.session(prompt)) if pool is None else TableBeams(self, prompt, pool)
+
+    def logits(self, rows: Sequence[tuple[int, int]]) -> Tensor:
+        """Logits ``[vocab]`` after the last of ``rows``, which sees all of them."""
+        last, _ = rows[-1]
+        at = dict(rows)
+        clash = len(at) != len(rows)  # two visible rows claim one position: attention would blend them
+        return self.law((None if clash else at.get(last - 1), at.get(last))).double().log()
 
     def encode(self, text: str) -> list[int]:
         """Longest word first, from the left; raises ``ValueError`` at text that no word covers."""

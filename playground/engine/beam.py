@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from playground.engine.kv import BlockPool, BlockTable, OutOfBlocks
+from playground.engine.kv import BlockTables
 from playground.engine.model import Session
 from playground.engine.sampling import apply
 from playground.engine.trace import step
@@ -49,34 +49,14 @@ class CopiedSessions:
         return torch.cat([session.score(Draft()).logits for session in self.sessions])
 
 
-class BlockTables:
-    """``inner`` with the block tables that its beams would have: forked, written with copy-on-write, freed."""
+class PagedBeams(BeamState, Protocol):
+    """Beams whose rows lie in the blocks of ``tables.pool``. ``advance`` raises ``OutOfBlocks`` with all given back."""
 
-    def __init__(self, inner: BeamState, pool: BlockPool, num_prompt: int) -> None:
-        self.inner, self.pool = inner, pool
-        self.tables: list[BlockTable] = [pool.allocate(num_prompt)]
+    tables: BlockTables
 
-    def start(self) -> Tensor:
-        return self.inner.start()
-
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        """Raises ``OutOfBlocks`` with every block given back."""
-        old, self.tables = self.tables, [self.pool.fork(self.tables[parent]) for parent in parents]
-        for table in old:
-            self.pool.free(table)
-        try:
-            for i, table in enumerate(self.tables):
-                self.tables[i], _ = self.pool.append(table)
-        except OutOfBlocks:
-            self.free()
-            raise
-        return self.inner.advance(parents, tokens)
-
-    def free(self) -> None:
-        """Give every block back."""
-        for table in self.tables:
-            self.pool.free(table)
-        self.tables = []
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all layers together."""
 
 
 @dataclass(frozen=True)

@@ -5,54 +5,88 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from playground.engine.kv import BlockPool, num_blocks_for, reusable_tokens
+from playground.engine.kv import BlockPool, BlockTables, Write, num_blocks_for, reusable_tokens
+from playground.engine.shapes import Shape
 from playground.engine.trace import step
 
 
 @step
 @dataclass(frozen=True)
-class BeamMemory:
-    """Blocks in use after one step in the three lanes, and the tokens that the resubmitting lane computed again.
+class BeamBlocks:
+    """The beams' blocks after one step, and the blocks that two other ways of keeping them would hold.
 
-    ``copies`` and ``frees`` are those of the copy-on-write pool so far; ``ref_counts`` are its blocks now.
+    All beams begin with the prompt's full blocks, numbers 0 to ``num_prefix - 1``; ``tails`` are the blocks behind,
+    beam by beam. Beam i came from beam ``parents[i]``, and its row went to ``writes[i]``. ``copies`` and ``frees`` count
+    from the start of the search, ``recomputed_tokens`` in this step. ``lacks`` says why the pool had to give up.
     """
 
+    num_tokens: int
+    num_prefix: int
+    tails: tuple[tuple[int, ...], ...]
+    parents: tuple[int, ...]
+    writes: tuple[Write, ...]
+    freed: tuple[int, ...]
+    used_blocks: int
     copied_blocks: int
-    shared_blocks: int
     resubmitted_blocks: int
     recomputed_tokens: int
     copies: int
     frees: int
-    ref_counts: tuple[int, ...]
+    lacks: str | None = None
+
+    @property
+    def num_forks(self) -> int:
+        """Beams beyond the first that share a parent: tables that began as a second hold on the same blocks."""
+        return len(self.parents) - len(set(self.parents))
+
+    def ref_count(self, block: int) -> int:
+        """How many beams hold ``block``."""
+        return len(self.tails) if block < self.num_prefix else sum(block in tail for tail in self.tails)
 
 
-def beam_memory(pool: BlockPool, beams: Sequence[Sequence[int]]) -> BeamMemory:
-    """The three lanes for ``beams``, whole sequences of which every token has a row; ``pool`` is the shared lane's."""
+def beam_blocks(tables: BlockTables, num_prompt: int, beams: Sequence[Sequence[int]]) -> BeamBlocks:
+    """``tables`` as they are, and the other two ways for ``beams``: whole sequences of which every token has a row."""
+    pool, num_prefix = tables.pool, num_prompt // tables.pool.block_size
+    pool.check_integrity(tables.tables)
     blocks, recomputed = resubmitted(beams, pool.block_size)
-    return BeamMemory(
+    return BeamBlocks(
+        num_tokens=tables.tables[0].num_tokens,
+        num_prefix=num_prefix,
+        tails=tuple(table.blocks[num_prefix:] for table in tables.tables),
+        parents=tables.parents,
+        writes=tables.writes,
+        freed=tables.freed,
+        used_blocks=pool.num_used,
         copied_blocks=sum(num_blocks_for(len(tokens), pool.block_size) for tokens in beams),
-        shared_blocks=pool.num_used,
         resubmitted_blocks=blocks,
         recomputed_tokens=recomputed,
         copies=pool.num_copies,
         frees=pool.num_frees,
-        ref_counts=pool.ref_counts(),
     )
 
 
 def resubmitted(beams: Sequence[Sequence[int]], block_size: int) -> tuple[int, int]:
-    """Blocks in use and tokens computed when every beam is sent again as a request of its own.
+    """Blocks in use and tokens computed again when every beam is sent as a request of its own.
 
-    A prefix cache gives full blocks by content, and the last token is always computed; so each beam has one private
-    block for the rest. One of the tokens is new, all others were computed before.
+    A prefix cache gives full blocks by content, and the last token is always computed; so each beam has private blocks
+    for the rest. One token of the rest is new, the others were computed before.
 
     >>> resubmitted([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], 2)
-    (4, 2)
+    (4, 0)
+    >>> resubmitted([[1, 2, 3, 4], [1, 2, 3, 5]], 2)
+    (3, 2)
     """
-    starts = [tuple(tokens[: reusable_tokens(len(tokens), block_size)]) for tokens in beams]
-    shared = {start[:end] for start in starts for end in range(block_size, len(start) + 1, block_size)}
-    computed = sum(len(tokens) - len(start) for tokens, start in zip(beams, starts, strict=True))
-    return len(shared) + len(beams), computed
+    cached: dict[tuple[int, ...], int] = {}  # (number of the block before, tokens of the block) -> number
+    again = 0
+    for tokens in beams:
+        reused, before = reusable_tokens(len(tokens), block_size), -1
+        for start in range(0, reused, block_size):
+            before = cached.setdefault((before, *tokens[start : start + block_size]), len(cached))
+        again += len(tokens) - reused - 1
+    return len(cached) + len(beams), again
+
+
+# --- Priced -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -75,6 +109,65 @@ def shared_bounds(num_prompt: int, num_new: int, beams: int, block_size: int) ->
     return SharedBounds(
         beams * each, each + (beams - 1) * (num_new > 0), full + beams * (each - full) if num_new else each
     )
+
+
+def fork_copies(num_prompt: int, beams: int, block_size: int) -> int:
+    """Blocks copied when ``beams`` beams write their first token behind a shared prompt: none if it ends with a block.
+
+    >>> fork_copies(1000, 4, 16), fork_copies(992, 4, 16)
+    (3, 0)
+    """
+    return beams - 1 if num_prompt % block_size else 0
+
+
+def repeated(parents: Sequence[Sequence[int]], num_prompt: int, num_new: int, block_size: int) -> int | None:
+    """Blocks at the end of a longer search whose beams fork as in ``parents``, the steps after the first over and over.
+
+    ``None`` where the number of beams changed on the way, or nothing forked at all.
+    """
+    if not parents or len(set(map(len, parents))) > 1:
+        return None
+    first, later = parents[0], parents[1:] or [range(len(parents[0]))]
+    full, tail = divmod(num_prompt, block_size)  # full blocks of the prompt stay shared; only the rest is acted out
+    tables = BlockTables(BlockPool(len(first) * num_blocks_for(tail + num_new, block_size) + 1, block_size))
+    tables.open(tail)
+    for i in range(num_new):
+        tables.advance(later[(i - 1) % len(later)] if i else first)
+    return full + tables.pool.num_used
+
+
+@step
+@dataclass(frozen=True)
+class PricedBeams:
+    """A beam search on a served model: its blocks apart, shared at best and at worst, and forked as in this run."""
+
+    shape: Shape
+    num_prompt: int
+    num_new: int
+    beams: int
+    block_size: int
+    this_run: int | None = None
+
+    @property
+    def bounds(self) -> SharedBounds:
+        return shared_bounds(self.num_prompt, self.num_new, self.beams, self.block_size)
+
+    @property
+    def fork_copies(self) -> int:
+        return fork_copies(self.num_prompt, self.beams, self.block_size)
+
+    @property
+    def blocks(self) -> dict[str, int | None]:
+        bounds = self.bounds
+        return {"separate": bounds.separate, "best": bounds.best, "worst": bounds.worst, "this_run": self.this_run}
+
+    @property
+    def mib(self) -> dict[str, float | None]:
+        """The same in MiB of bf16."""
+        per_token = self.shape.kv_bytes_per_token()
+        return {
+            name: None if n is None else blocks_mib(n, self.block_size, per_token) for name, n in self.blocks.items()
+        }
 
 
 def blocks_mib(num_blocks: float, block_size: int, kv_bytes_per_token: float) -> float:

@@ -129,6 +129,48 @@ class BlockPool:
         self._ref_counts[block] += 1
 
 
+class BlockTables:
+    """The tables of several sequences that grow together: forked, written with copy-on-write, freed.
+
+    ``tables`` are those in use. ``parents``, ``writes`` and ``freed`` tell what the last call did.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.tables: list[BlockTable] = []
+        self.parents: tuple[int, ...] = ()
+        self.writes: tuple[Write, ...] = ()
+        self.freed: tuple[int, ...] = ()
+
+    def open(self, num_tokens: int) -> BlockTable:
+        """One table for a prompt. Raises ``OutOfBlocks``, taking none."""
+        self.tables = [self.pool.allocate(num_tokens)]
+        return self.tables[0]
+
+    def advance(self, parents: Sequence[int]) -> tuple[Write, ...]:
+        """Table i becomes one of ``parents[i]`` with room for one more token; returns where each token's row goes.
+
+        Raises ``OutOfBlocks`` with every block given back.
+        """
+        old, self.tables = self.tables, [self.pool.fork(self.tables[parent]) for parent in parents]
+        self.parents, self.writes = tuple(parents), ()
+        self.freed = tuple(block for table in old for block in self.pool.free(table))
+        try:
+            for i, table in enumerate(self.tables):
+                self.tables[i], write = self.pool.append(table)
+                self.writes += (write,)
+        except OutOfBlocks:
+            self.free()
+            raise
+        return self.writes
+
+    def free(self) -> None:
+        """Give every block back."""
+        self.parents, self.writes = (), ()
+        self.freed = tuple(block for table in self.tables for block in self.pool.free(table))
+        self.tables = []
+
+
 def num_blocks_for(num_tokens: int, block_size: int) -> int:
     """Blocks that hold ``num_tokens`` rows.
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
 from playground.engine.trace import KVRows
 from playground.engine.tree import Draft
+
+if TYPE_CHECKING:
+    from playground.engine.beam import BeamState
+    from playground.engine.kv import BlockPool
 
 
 class Scores(NamedTuple):
@@ -59,6 +63,10 @@ class LanguageModel(Protocol):
     max_tokens: int
 
     def session(self, tokens: Sequence[int], taps: Sequence[int] = ()) -> Session: ...
+    def beams(self, prompt: Sequence[int], pool: BlockPool | None = None) -> BeamState:
+        """Beams after ``prompt``, a pass for all of them. Each has a copy of its rows; with a ``pool``, the rows lie in
+        its blocks and the beams are ``PagedBeams``."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` as it stands, without special tokens added."""
 
