@@ -47,7 +47,8 @@ class Definition:
 def read_passes(text: str) -> list[list[Passed]]:
     """Requests from text: passes ``drafted/accepted`` or ``drafted/accepted/put out`` apart by commas or spaces.
 
-    A fourth number is the depth of a draft tree. A semicolon or a new line begins the next request. Raises ``ValueError`` with the pass that cannot be.
+    A fourth number is the depth of a draft tree. A semicolon or a new line begins the next request. Raises
+    ``ValueError`` with the pass that cannot be.
 
     >>> read_passes("4/4/3 0/0")
     [[Passed(drafted=4, accepted=4, emitted=3, levels=4), Passed(drafted=0, accepted=0, emitted=1, levels=0)]]

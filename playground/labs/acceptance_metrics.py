@@ -346,7 +346,8 @@ engine like a busy one.
 **Resets.** A restart sets counters to 0. A window in which any counter fell, went away, is NaN or negative is rejected
 whole: numerator and denominator of a rate may be cut at different moments. A counter that has grown past its old value
 looks sound; only `process_start_time_seconds` tells. PromQL's `increase` takes a fall for a start from 0 and
-misses what was counted before it, and misses a regrown counter altogether.
+misses what was counted before it, a regrown counter altogether, and what a new series had counted before it was first
+scraped.
 
 **The stop.** Accepted tokens are counted before an end of sequence cuts the output, generation tokens after. So
 

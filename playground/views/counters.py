@@ -32,6 +32,11 @@ def whole(value: float | None) -> str:
     return number(value, 0 if value is None or value == int(value) else 1)
 
 
+def cell(value: float | None) -> float | int | None:
+    """A count as a table shows it: whole where it is whole."""
+    return int(value) if value is not None and value == int(value) else value
+
+
 def strip(windows: Sequence[Window], now: int | None) -> Markup:
     """One cell per window: kept, or rejected with a cross; the one now has a frame. Of very many, those around it."""
     first = max(0, min((now or 0) - MAX_CELLS // 2, len(windows) - MAX_CELLS))
@@ -55,7 +60,7 @@ def strip(windows: Sequence[Window], now: int | None) -> Markup:
 def counted(counts: Counts, patched: Counts | None) -> Markup:
     """What was counted, beside what PromQL's ``increase`` makes of the same samples."""
     rows = [
-        [name, whole(getattr(counts, key)), whole(getattr(patched, key) if patched else None)]
+        [name, cell(getattr(counts, key)), cell(getattr(patched, key) if patched else None)]
         for key, name in ROWS.items()
         if getattr(counts, key) is not None or (patched and getattr(patched, key) is not None)
     ]
@@ -93,12 +98,12 @@ def balance(engines: Sequence[Counts]) -> Markup | None:
     a = Account(*(None if None in column else sum(column) for column in zip(*accounts, strict=True)))
     is_exact = sums.plain_passes is not None
     least = "" if is_exact else ", at least"
-    rows: list[list[Text]] = [
-        ["without a draft: first tokens and plain steps" + least, whole(a.undrafted)],
-        ["+ one of the target's own per draft", whole(sums.drafts)],
-        ["+ accepted tokens", whole(sums.accepted)],
-        [f"− discarded past the stop{least}", whole(a.discarded_low)],
-        ["= generation tokens", whole(sums.generation)],
+    rows: list[list[Any]] = [
+        ["without a draft: first tokens and plain steps" + least, cell(a.undrafted)],
+        ["+ one of the target's own per draft", cell(sums.drafts)],
+        ["+ accepted tokens", cell(sums.accepted)],
+        [f"− discarded past the stop{least}", cell(a.discarded_low)],
+        ["= generation tokens", cell(sums.generation)],
     ]
     body = table(["tokens", "count"], rows, "Where the output came from") + note(_bracket(a, is_exact))
     return section("Where the output came from", body)

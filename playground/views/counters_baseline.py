@@ -11,8 +11,8 @@ from playground.engine.baseline import Comparison, Condition
 from playground.views.counters import wide
 from playground.views.html import count, note, number, section, table
 
-MARKS = {"holds": "✓ holds", "differs": "✕ differs", "missing": "? not given"}
-WIDTH, HEIGHT = 640, 46
+MARKS = {"holds": "✓\u00a0holds", "differs": "✕\u00a0differs", "missing": "?\u00a0not\u00a0given"}
+WIDTH, HEIGHT = 420, 46
 
 
 def conditions(found: Sequence[Condition]) -> Markup:
@@ -64,5 +64,5 @@ def _scale(c: Comparison) -> Markup:
         ).format(at(c.low), at(c.high))
     dot = Markup('<circle cx="{}" cy="16" r="6" fill="var(--paper)" stroke="var(--ink)" stroke-width="2.5"/>')
     return Markup(
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="Speed-up on a logarithmic scale">{}{}{}</svg>'
+        '<svg class="curve" viewBox="0 0 {} {}" role="img" aria-label="Speed-up on a logarithmic scale">{}{}{}</svg>'
     ).format(WIDTH, HEIGHT, lines, whisker, dot.format(at(c.speedup)))
