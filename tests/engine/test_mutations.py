@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from models.table import TableSession
-from playground.engine import decode, drafters, length, stop, verify
+from playground.engine import decode, drafters, length, stop, tree_drafting, verify
 from playground.engine.sampling import chain
 from playground.engine.tree import ROOT, Draft
-from tests.engine import test_decode, test_length, test_metrics, test_verify
+from playground.engine.tree_drafting import Drawn
+from tests.engine import test_decode, test_length, test_metrics, test_tree_drafting, test_verify
 from tests.engine.tables import laws
 
 
@@ -24,7 +25,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new:
     assert source.count(old) == 1, f"{name} no longer reads {old!r}: plant this mistake anew"
     namespace: dict[str, Any] = {}
     exec("from __future__ import annotations\n" + source.replace(old, new), function.__globals__, namespace)
-    for user in (owner, decode, test_decode, test_length, test_metrics, test_verify):
+    for user in (owner, decode, test_decode, test_length, test_metrics, test_tree_drafting, test_verify):
         if getattr(user, name, None) is function:
             monkeypatch.setattr(user, name, namespace[name])
 
@@ -58,6 +59,15 @@ def whole_run_law() -> None:
     test_decode.check_run_law(3, 2, 1, chain(temperature=0.5, top_k=2))
 
 
+def drafted_trees() -> None:
+    test_tree_drafting.check_greedy_tree_equality()
+
+
+def drawn_trees() -> None:
+    knobs = chain(temperature=0.5, top_k=2)
+    test_tree_drafting.check_tree_run_law(Drawn(test_tree_drafting.TWO, knobs), knobs)
+
+
 def schedule() -> None:
     test_length.test_two_more_after_full_acceptance_else_one_less(3, 0, 0, 3)
 
@@ -80,6 +90,26 @@ MISTAKES: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
     "one KV row too many kept": (
         TableSession, "commit", "for i in path]", "for i in [*path, *range(len(draft))][: len(path) + 1]]",
         greedy_equality,
+    ),
+    "tree: greedy bonus off by one": (
+        verify, "verify_greedy", "int(choice[last + 1])", "int(choice[last])", drafted_trees,
+    ),
+    "tree: sampled bonus off by one": (verify, "verify_sampling", "p[node + 1]", "p[max(node, 0)]", drawn_trees),
+    "tree: q taken before the knobs": (
+        tree_drafting, "drawn", "picked.append((token, law))",
+        "picked.append((token, softmax(apply((), logits[None]))[0]))", drawn_trees,
+    ),
+    "tree: every sibling claims the first one's law": (
+        tree_drafting, "drawn", "picked.append((token, law))",
+        "picked.append((token, picked[0][1] if picked else law))", drawn_trees,
+    ),
+    "tree: positions by index": (
+        TableSession, "score", "for depth, token in zip(draft.depths, draft.tokens, strict=True)",
+        "for depth, token in enumerate(draft.tokens, 1)", drafted_trees,
+    ),
+    "tree: one KV row too many kept": (
+        TableSession, "commit", "for i in path]", "for i in [*path, *range(len(draft))][: len(path) + 1]]",
+        drafted_trees,
     ),
     "one KV row too few kept": (TableSession, "commit", "for i in path]", "for i in path[:-1]]", greedy_equality),
     "sibling judged with what was p": (verify, "residual", "left / mass if", "left if", tree_law),
