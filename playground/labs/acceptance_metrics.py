@@ -214,7 +214,7 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
             Figure(html.number(result["mean_acceptance_length"], 3), "mean length by the counters", source),
             Figure(html.number(result["mean_emitted_length"], 3), "mean length as emitted", source),
             Figure(view.whole(result["discarded_tokens"]), "tokens discarded, at least", source),
-            Figure(steps[0] if steps[0] == steps[1] else " to ".join(steps), "steps", source),
+            Figure(said_steps(*steps), "steps", source),
             Figure(f"{rejected} of {result['num_windows']}", "windows rejected", source),
         ]
     compared_ = result["baseline"]
@@ -228,6 +228,10 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
             for key, name in (("rate", "draft acceptance rate"), ("mean_length", "mean acceptance length"))
         ]
     return row
+
+
+def said_steps(low: str, high: str) -> str:
+    return low if low == high else f"≥ {low}" if high == "–" else f"{low} to {high}"
 
 
 # --- Frames -----------------------------------------------------------------------------------------------------------
@@ -291,7 +295,10 @@ def total_frame(trace: Trace, _: int) -> Frame:
     engines, patched = by_engine(every), by_engine(every, patched=True)
     rejected = [f"Window {w.index + 1}: {w.reason}." for w in every if w.reason]
     body = html.frame(
-        view.strip(every, None), *blocks(engines, patched, False), *(html.note(each, "bad") for each in rejected[:10])
+        view.strip(every, None),
+        *blocks(engines, patched, False),
+        view.gauges(every[-1].gauges),
+        *(html.note(each, "bad") for each in rejected[:10]),
     )
     count = f"{len(every) - len(rejected)} of {html.count(len(every), 'window')} together"
     return Frame(f"{count}: {told(figures_of(list(engines.values())))}.", body)
