@@ -64,8 +64,8 @@ class Hardware:
                 raise ValueError(f"{self.name}: {size} must be above 0, not {getattr(self, size)}.")
 
     def flops(self, weight_bytes: float = BF16_BYTES) -> float:
-        """Peak FLOP/s with weights of this size."""
-        return self.fp8_flops if self.fp8_flops and weight_bytes <= 1 else self.peak_flops
+        """Peak FLOP/s with weights of this size; smaller ones than a byte are unpacked and multiplied in bf16."""
+        return self.fp8_flops if self.fp8_flops and weight_bytes == 1 else self.peak_flops
 
     def ridge(self, weight_bytes: float = BF16_BYTES) -> float:
         """Tokens per pass whose products (two FLOPs per weight and token) take as long as streaming the weights."""
@@ -100,6 +100,7 @@ class Profile:
     the whole pass overlaps. ``bandwidth_share`` and ``flops_share`` of the peaks are reached. ``layer_s`` and
     ``pass_s`` are fixed seconds per layer and pass. Two ring all-reduces per layer cross a ``link_bandwidth`` (B/s of
     one device); ``None`` leaves communication out. ``is_serial``: streaming and multiplying do not overlap at all.
+    ``wide_s``: what any pass over more than one token pays, where a single one has a faster kernel of its own.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Profile:
     pass_s: float = 0.0
     link_bandwidth: float | None = None
     is_serial: bool = False
+    wide_s: float = 0.0
 
 
 DATA_SHEET = Profile("data_sheet")
@@ -205,10 +207,15 @@ def pass_time(
         gemm_s=2 * shape.active_parameters * tokens / flops,
         attention_s=shape.attention_flops_per_token * context * tokens / flops,
         communication_s=_communication(shape, hardware, tokens, profile),
-        overhead_s=profile.layer_s * shape.layers + profile.pass_s,
+        overhead_s=_overhead(shape, tokens, profile),
         is_split=profile.is_split,
         is_serial=profile.is_serial,
     )
+
+
+def _overhead(shape: Network, tokens: Size, profile: Profile) -> Size:
+    fixed = profile.layer_s * shape.layers + profile.pass_s
+    return fixed + profile.wide_s * (np.asarray(tokens) > 1) if profile.wide_s else fixed
 
 
 def _communication(shape: Network, hardware: Hardware, tokens: Size, profile: Profile) -> Size:

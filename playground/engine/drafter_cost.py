@@ -9,6 +9,7 @@ import numpy as np
 
 from playground.engine.cost import Priced, Size
 from playground.engine.shapes import Experts, Shape
+from playground.engine.trace import step
 
 SMALL_VOCAB = 32_000  # tokens an EAGLE-3 head chooses from
 
@@ -38,6 +39,7 @@ class Head:
         return self.active_parameters + (self.experts.distinct(tokens) - self.experts.active) * self.expert_parameters
 
 
+@step
 @dataclass(frozen=True)
 class Speculator:
     """A drafter as it is priced: ``network`` makes one pass per drafted token, or one pass for all (``is_parallel``).
