@@ -228,11 +228,39 @@ def bench_page() -> Iterator[Line]:
     yield from measure_pages()
 
 
+def bench_beams(num_tokens: int = 24, width: int = 4, block_size: int = 16, repeats: int = 12) -> Iterator[Line]:
+    """A search with shared blocks beside the same search with a cache for each beam, step by step in turn."""
+    from playground.engine.beam import beam_search
+    from playground.engine.kv import BlockPool, num_blocks_for
+
+    model = default_model()
+    prompt = model.chat(" ".join(PROMPTS[:1] * repeats))
+    pool = BlockPool(width * num_blocks_for(len(prompt) + num_tokens, block_size), block_size)
+    paged, copied = model.beams(prompt, pool), model.beams(prompt)
+    how = {"width": width, "eos_ids": frozenset(), "max_new_tokens": num_tokens}
+    searches = {"paged": beam_search(paged, **how), "copied": beam_search(copied, **how)}
+    steps, times = {name: [] for name in searches}, {name: [] for name in searches}
+    for _ in range(num_tokens):
+        for name, search in searches.items():
+            began = time.perf_counter()
+            steps[name].append(next(search))
+            times[name].append(time.perf_counter() - began)
+    ratio = statistics.median(times["paged"][1:]) / statistics.median(times["copied"][1:])
+    note = f"{width} beams, blocks of {block_size}, {len(prompt)} + {num_tokens} tokens, {model.dtype_name}"
+    yield Line("a step of beams in shared blocks, against copied caches", ratio, "x the time", note=note)
+    share = 100 * paged.cache.num_bytes / copied.cache.num_bytes
+    sizes = f"{paged.cache.num_bytes / 2**20:.1f} of {copied.cache.num_bytes / 2**20:.1f} MiB"
+    yield Line("KV bytes of beams in shared blocks, against copied caches", share, "%", note=sizes)
+    same = [one.beams for one in steps["paged"]] == [other.beams for other in steps["copied"]]
+    yield at_least("beams in shared blocks the same as in copied caches", int(same), "of 1 search", 1)
+
+
 PARTS: dict[str, Callable[[], Iterator[Line]]] = {
     "start": bench_start,
     "run": bench_run,
     "decoding": bench_decoding,
     "page": bench_page,
+    "beams": bench_beams,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from playground.engine.kv import BlockPool, BlockTables, Write, num_blocks_for, reusable_tokens
 from playground.engine.shapes import Shape
@@ -16,8 +16,8 @@ class BeamBlocks:
     """The beams' blocks after one step, and the blocks that two other ways of keeping them would hold.
 
     All beams begin with the prompt's full blocks, numbers 0 to ``num_prefix - 1``; ``tails`` are the blocks behind,
-    beam by beam. Beam i came from beam ``parents[i]``, and its row went to ``writes[i]``. ``copies`` and ``frees`` count
-    from the start of the search, ``recomputed_tokens`` in this step. ``lacks`` says why the pool had to give up.
+    beam by beam. Beam i came from beam ``parents[i]``, and its row went to ``writes[i]``. ``copies``, ``frees`` and
+    ``peak_blocks`` are those since the start, ``recomputed_tokens`` of this step. ``lacks``: why the pool gave up.
     """
 
     num_tokens: int
@@ -32,6 +32,7 @@ class BeamBlocks:
     recomputed_tokens: int
     copies: int
     frees: int
+    peak_blocks: int
     lacks: str | None = None
 
     @property
@@ -44,13 +45,13 @@ class BeamBlocks:
         return len(self.tails) if block < self.num_prefix else sum(block in tail for tail in self.tails)
 
 
-def beam_blocks(tables: BlockTables, num_prompt: int, beams: Sequence[Sequence[int]]) -> BeamBlocks:
+def table_blocks(tables: BlockTables, num_prompt: int, beams: Sequence[Sequence[int]]) -> BeamBlocks:
     """``tables`` as they are, and the other two ways for ``beams``: whole sequences of which every token has a row."""
     pool, num_prefix = tables.pool, num_prompt // tables.pool.block_size
     pool.check_integrity(tables.tables)
     blocks, recomputed = resubmitted(beams, pool.block_size)
     return BeamBlocks(
-        num_tokens=tables.tables[0].num_tokens,
+        num_tokens=tables.tables[0].num_tokens if tables.tables else 0,
         num_prefix=num_prefix,
         tails=tuple(table.blocks[num_prefix:] for table in tables.tables),
         parents=tables.parents,
@@ -62,7 +63,14 @@ def beam_blocks(tables: BlockTables, num_prompt: int, beams: Sequence[Sequence[i
         recomputed_tokens=recomputed,
         copies=pool.num_copies,
         frees=pool.num_frees,
+        peak_blocks=pool.peak_blocks,
     )
+
+
+def given_back(tables: BlockTables, lacks: str | None = None) -> BeamBlocks:
+    """What is told when ``tables`` hold nothing any more."""
+    assert not tables.tables, "tables still hold blocks"
+    return replace(table_blocks(tables, 0, ()), lacks=lacks)
 
 
 def resubmitted(beams: Sequence[Sequence[int]], block_size: int) -> tuple[int, int]:

@@ -10,12 +10,12 @@ from models import catalogue
 from playground.engine.beam import beam_search
 from playground.engine.beam_memory import (
     PricedBeams,
-    beam_blocks,
     blocks_mib,
     fork_copies,
     repeated,
     resubmitted,
     shared_bounds,
+    table_blocks,
 )
 from playground.engine.kv import BlockPool
 from tests.engine.tables import table
@@ -52,12 +52,13 @@ def test_lanes_stay_within_their_bounds(seed, num_prompt, width, block_size):
     recomputed = 0
     for made in beam_search(state, width=width, eos_ids=frozenset(), max_new_tokens=num_new):
         if live:  # rows of the beams that the last step left
-            blocks = beam_blocks(state.tables, num_prompt, [[*prompt, *tokens] for tokens in live])
+            blocks = table_blocks(state.tables, num_prompt, [[*prompt, *tokens] for tokens in live])
             bounds = shared_bounds(num_prompt, len(live[0]), len(live), block_size)
             assert blocks.copied_blocks == bounds.separate
             assert bounds.best <= blocks.used_blocks <= bounds.worst
             assert [blocks.ref_count(block) for block in range(pool.num_blocks)] == list(pool.ref_counts())
             assert blocks.num_tokens == num_prompt + len(live[0])
+            assert blocks.resubmitted_blocks == blocks.used_blocks  # each beam has just written its own last block
             assert 0 <= blocks.recomputed_tokens < len(live) * block_size
             recomputed += blocks.recomputed_tokens
         live = list(made.beams)
