@@ -177,7 +177,7 @@ def speculate(
         rule=verify_greedy if params.temperature == 0 else verify_sampling,
         length=Fixed(depth),
         coin=coins(params.seed),
-        knobs=params.knobs,
+        knobs=params.knobs if params.temperature else (),  # greedy verification needs none, and p stays to be seen
         stop=Stop(model.eos_ids),
         max_new_tokens=params.max_new_tokens,
     )
@@ -284,20 +284,48 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
 
 
 def num_frames(trace: Trace) -> int:
-    """The plan, a frame per pass of the tree lane, and one of the whole once it has ended, or of what is missing."""
-    tree = Lane("tree", (), tuple(steps_of(trace, "tree")))
-    ended = bool(tree.finish) or "missing" in trace.provenance
-    return bool(planned_of(trace)) + len(tree.steps) + ended
+    """The plan, a frame per pass of the tree lane, and what comes behind."""
+    return bool(planned_of(trace)) + len(steps_of(trace, "tree")) + len(closing(trace))
+
+
+def closing(trace: Trace) -> list[Callable[[Trace], Frame]]:
+    """The frames behind the passes: of all lanes, of wrong positions; or of why there are no lanes."""
+    if "missing" in trace.provenance:
+        return [missing_frame]
+    if not trace.lanes or not all(trace[name].finish for name in LANES):
+        return []
+    return [end_frame, *([position_frame] if steps_of(trace, "positions") else [])]
 
 
 def frame(trace: Trace, index: int) -> Frame:
-    if index == 0 and planned_of(trace):
+    passes, first = steps_of(trace, "tree"), int(planned_of(trace) is not None)
+    if index < first:
         return plan_frame(trace)
-    if 0 < index <= len(trace["tree"].steps):
-        return pass_frame(trace, index - 1)
-    if missing := trace.provenance.get("missing"):
-        return Frame(missing, html.frame(html.note(f"{missing} Nothing was measured.", "warn")))
-    return end_frame(trace)
+    if index < first + len(passes):
+        return pass_frame(trace, index - first)
+    return closing(trace)[index - first - len(passes)](trace)
+
+
+def missing_frame(trace: Trace) -> Frame:
+    why = trace.provenance["missing"]
+    return Frame(why, html.frame(html.note(f"{why} Nothing was measured.", "warn")))
+
+
+def position_frame(trace: Trace) -> Frame:
+    """What positions by index did to the laws of the first draft."""
+    errors = steps_of(trace, "positions")[0]
+    step = next(step for step in steps_of(trace, "tree") if step.start == errors.start)
+    aside = "half the sum of absolute differences to the law at the right positions"
+    body = html.frame(
+        html.note(
+            "The first draft of this run, scored twice: at the positions of its depths and at those of its indices. The "
+            "mask was the same. A node that moved far answers for another place of the text."
+        ),
+        html.section("How far each law moved", draft_tree.moved(step, trace.texts, errors), aside),
+        html.detail(),
+    )
+    flips = html.count(sum(errors.flips), "node")
+    return Frame(f"Wrong positions change the target's choice after {flips} of {len(errors.flips)}.", body)
 
 
 def plan_frame(trace: Trace) -> Frame:
@@ -332,13 +360,12 @@ def pass_frame(trace: Trace, index: int) -> Frame:
     before = [*lane.prompt, *(out.token for earlier in lane.steps[:index] for out in earlier.outputs)]
     text = tokens.context_strip(trace.texts, before, verification.new_tokens(step, trace.texts))
     shape = drafted_shape(step)
-    errors = next((e for e in steps_of(trace, "positions") if e.start == step.start), None)
     body = html.frame(
         html.section("Text so far", text, f"{len(before):,} tokens, then {len(step.outputs)} new"),
         html.section("The tree", draft_tree.pass_drawing(step, shape, trace.texts), html.count(len(shape), "node"))
         if step.nodes
         else None,
-        html.section("Nodes in flattened order", draft_tree.judged(step, trace.texts, errors), "a row of KV each")
+        html.section("Nodes in flattened order", draft_tree.judged(step, trace.texts), "a row of KV each")
         if step.nodes
         else None,
         html.detail(),

@@ -107,23 +107,35 @@ def order(plan: TreePlan, uses_index: bool = False) -> Markup:
 # --- One pass ---------------------------------------------------------------------------------------------------------
 
 
-def judged(step: Pass, texts: Texts, errors: PositionErrors | None = None) -> Markup:
+def judged(step: Pass, texts: Texts) -> Markup:
     """Each node of a pass: token, verdict, position, and what became of its KV row."""
     kept, rows = 0, []
-    base = step.target_kv.before + 1
     for i, node in enumerate(step.nodes):
-        token = chip(text_of(texts, node.token), node.state, node_detail(step, i, texts), with_mark=True)
-        row: Text = "rolled back"
+        row = "rolled back"
         if node.state == "accepted":
             kept += 1
-            row = f"row {base + kept:,}" if kept < step.target_kv.kept else "cut off after the end"
-        below = LAST if node.parent == ROOT else str(node.parent)
-        cells: list[Text] = [str(i), token, below, f"+{node.depth}", probability(node.p), row]
-        if errors:
-            cells.append(f"{number(errors.total_variation[i], 3)}{', other choice' if errors.flips[i] else ''}")
-        rows.append(cells)
+            # row 1 of the pass is that of the last committed token
+            row = f"row {step.target_kv.before + 1 + kept:,}" if kept < step.target_kv.kept else "cut off after the end"
+        rows.append([*_node_cells(step, i, texts), f"+{node.depth}", probability(node.p), row])
     head = ["node", "token", "below", "depth", "target p", "KV row after the pass"]
-    return html.table([*head, *(["law moved by"] if errors else [])], rows, "The nodes of this pass")
+    return html.table(head, rows, "The nodes of this pass")
+
+
+def moved(step: Pass, texts: Texts, errors: PositionErrors) -> Markup:
+    """Each node at its two positions, and how far the target's law after it moved between them."""
+    rows = []
+    for i, node in enumerate(step.nodes):
+        positions = f"+{node.depth} → +{i + 1}"
+        choice = "another token" if errors.flips[i] else "the same"
+        rows.append([*_node_cells(step, i, texts), positions, number(errors.total_variation[i], 3), choice])
+    head = ["node", "token", "below", "position", "law moved by", "choice after it"]
+    return html.table(head, rows, "Laws at right and wrong positions")
+
+
+def _node_cells(step: Pass, i: int, texts: Texts) -> list[Text]:
+    node = step.nodes[i]
+    token = chip(text_of(texts, node.token), node.state, node_detail(step, i, texts), with_mark=True)
+    return [str(i), token, LAST if node.parent == ROOT else str(node.parent)]
 
 
 def pass_drawing(step: Pass, shape: Shape, texts: Texts) -> Markup:
