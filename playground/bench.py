@@ -255,10 +255,135 @@ def bench_beams(num_tokens: int = 24, width: int = 4, block_size: int = 16, repe
     yield at_least("beams in shared blocks the same as in copied caches", int(same), "of 1 search", 1)
 
 
+# --- Drafters ---------------------------------------------------------------------------------------------------------
+
+DRAFTERS = ("ngram", "medusa", "eagle3", "tiny", "combination")
+TREES = {"eagle3": ("ten", "dynamic"), "medusa": ("medusa",), "tiny": ("ten",)}
+SPEEDS = {"combination": 1.5, "eagle3": 1.3}  # least median speed over all classes, plain decoding = 1
+COPY_SPEED = {"combination": 2.0}
+CHAT_SPEED = 0.9  # of every drafter
+
+
+@dataclasses.dataclass
+class Figures:
+    """What one drafter did: (class, accepted, drafts, speed against plain, same tokens) of each prompt."""
+
+    rows: list[tuple[str, int, int, float, bool]] = dataclasses.field(default_factory=list)
+
+    def length(self, kind: str = "") -> float | None:
+        """Mean acceptance length over the prompts of a class, or all."""
+        rows = [row for row in self.rows if kind in ("", row[0])]
+        drafts = sum(row[2] for row in rows)
+        return 1 + sum(row[1] for row in rows) / drafts if drafts else None
+
+    def speed(self, kind: str = "") -> float:
+        return statistics.median(row[3] for row in self.rows if kind in ("", row[0]))
+
+
+def setups(model: Any, models: Any, prompt: list[int]) -> Iterator[tuple[str, Any, int]]:
+    """Every drafter that can be had, as chain and as tree: its name, itself, its levels."""
+    from playground.engine.draft_trees import SHAPES, chain
+    from playground.engine.sampling import Temperature
+    from playground.engine.tree_drafting import Dynamic, Ranked
+
+    knobs = (Temperature(0.0),)
+    for name in DRAFTERS:
+        try:
+            yield name, finish(models.drafter(name, model, prompt, knobs=knobs, longest=4, shortest=2)), 4
+        except ValueError:
+            continue
+        growers = {
+            shape: Dynamic(10, 4) if shape == "dynamic" else Ranked(SHAPES[shape]) for shape in TREES.get(name, ())
+        }
+        if name == "eagle3":
+            growers["chain of five"] = Ranked(chain(5))
+        for shape, grower in growers.items():
+            yield f"{name}, {shape}", finish(models.drafter(name, model, prompt, grower=grower)), grower.max_depth
+
+
+def bench_drafters(num_tokens: int = 48, per_class: int = 4, num_assisted: int = 6) -> Iterator[Line]:
+    """Every drafter on held-out prompts beside plain decoding of the same run; trees beside chains."""
+    from models.load import Models
+    from playground.engine.drafters import NoDrafter
+    from playground.engine.metrics import count
+
+    models = Models()
+    model = finish(models.load("default"))
+    found: dict[str, Figures] = {}
+    ours(model, NoDrafter(), model.chat("Hello"), 2, 0)
+    for kind, texts in models.held_out().items():
+        for text in texts[:per_class]:
+            prompt = model.chat(text)
+            plain, seconds, _ = ours(model, NoDrafter(), prompt, num_tokens, 0)
+            for name, drafter, k in setups(model, models, prompt):
+                tokens, own, passes = ours(model, drafter, prompt, num_tokens, k)
+                counters = count(passes)
+                row = (kind, counters.accepted_tokens, counters.num_drafts, seconds / own, tokens == plain)
+                found.setdefault(name, Figures()).rows.append(row)
+    for name, figures in found.items():
+        yield from drafter_lines(name, figures, model.dtype_name == "fp32")
+    if "eagle3, ten" in found:
+        tree, chain = (found[f"eagle3, {shape}"].length() for shape in ("ten", "chain of five"))
+        yield at_least("ten-node tree against the chain of five, eagle3, acceptance length", tree / chain, "x", 1.0)
+    yield from bench_assisted(model, models, num_tokens, num_assisted)
+
+
+def drafter_lines(name: str, figures: Figures, is_exact: bool) -> Iterator[Line]:
+    kinds = list(dict.fromkeys(row[0] for row in figures.rows))
+    lengths = ", ".join(f"{kind} {figures.length(kind) or 0:.2f}" for kind in kinds)
+    speeds = ", ".join(f"{kind} {figures.speed(kind):.2f}" for kind in kinds)
+    number = len(figures.rows)
+    yield Line(f"{name}: mean acceptance length", figures.length(), "tokens", note=lengths)
+    note = f"median over {number} prompts; {speeds}"
+    if name in SPEEDS:
+        yield at_least(f"{name}: speed, plain decoding = 1", figures.speed(), "x", SPEEDS[name], note)
+    else:
+        yield Line(f"{name}: speed, plain decoding = 1", figures.speed(), "x", note=note)
+    if name in COPY_SPEED:
+        yield at_least(f"{name}: speed on copy", figures.speed("copy"), "x", COPY_SPEED[name])
+    if name in DRAFTERS:
+        yield at_least(f"{name}: speed on chat", figures.speed("chat"), "x", CHAT_SPEED)
+    same = sum(row[4] for row in figures.rows)
+    if is_exact:
+        yield at_least(f"{name}: same tokens as plain", same, f"of {number} prompts", number)
+    else:
+        yield Line(f"{name}: same tokens as plain", same, f"of {number} prompts", note="rounding may part them")
+
+
+def bench_assisted(model: Any, models: Any, num_tokens: int, num_prompts: int, k: int = 4) -> Iterator[Line]:
+    """Our speculation with the tiny language model beside transformers' assisted generation with the same weights."""
+    from models.assistant import as_transformers
+    from models.drafters import TinyModel
+    from models.trained import Unfit, load_for
+    from playground.engine.sampling import Temperature
+
+    try:
+        tiny = TinyModel(load_for(model, "tiny"), model.max_tokens)
+    except Unfit as error:
+        yield Line("speculation with the tiny model against assisted generation", None, "", note=str(error))
+        return
+    incumbent, assistant = stock(model), as_transformers(tiny)
+    assistant.generation_config.update(
+        num_assistant_tokens=k, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+    ratios = []
+    for text in PROMPTS[:num_prompts]:
+        prompt = model.chat(text)
+        drafter = finish(models.drafter("tiny", model, prompt, knobs=(Temperature(0.0),)))
+        a, a_s, _ = ours(model, drafter, prompt, num_tokens, k)
+        b, b_s = theirs(incumbent, prompt, num_tokens, assistant_model=assistant)
+        ratios.append((len(a) / a_s) / (len(b) / b_s))
+    note = f"the same two-layer draft model, k = {k}"
+    yield at_least(
+        "speculation with the tiny model against assisted generation", statistics.median(ratios), "x", 1.0, note
+    )
+
+
 PARTS: dict[str, Callable[[], Iterator[Line]]] = {
     "start": bench_start,
     "run": bench_run,
     "decoding": bench_decoding,
+    "drafters": bench_drafters,
     "page": bench_page,
     "beams": bench_beams,
 }

@@ -318,8 +318,8 @@ def position_frame(trace: Trace) -> Frame:
     aside = "half the sum of absolute differences to the law at the right positions"
     body = html.frame(
         html.note(
-            "The first draft of this run, scored twice: at the positions of its depths and at those of its indices. The "
-            "mask was the same. A node that moved far answers for another place of the text."
+            "The first draft of this run, scored twice: at the positions of its depths and at those of its indices. "
+            "The mask was the same. A node that moved far answers for another place of the text."
         ),
         html.section("How far each law moved", draft_tree.moved(step, trace.texts, errors), aside),
         html.detail(),
