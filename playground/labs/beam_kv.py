@@ -283,16 +283,30 @@ def frame(trace: Trace, index: int) -> Frame:
 
 
 def last_sections(trace: Trace, made: BeamStep) -> list[html.Text]:
-    """Outputs, and the priced search."""
-    found = steps_of(trace, "outputs")
-    rows = [(each.text, len(each.made.tokens), each.made.logprob, each.made.score, each.made.finish) for each in found]
-    body = beam.outputs(rows) if rows else html.note("No output has ended.")
+    """Outputs, the search with copied caches beside it, and the priced search."""
+    found = [each.made for each in steps_of(trace, "outputs")]
+    body = beam.outputs(found, trace.texts) if found else html.note("No output has ended.")
     served = steps_of(trace, "priced")[-1]
     size = f"{served.num_prompt:,} + {served.num_new:,} tokens, {html.count(served.beams, 'beam')}"
-    return [
-        html.section("Outputs", body, beam.ENDS.get(made.finish or "", "The pool ran out before the search ended.")),
-        html.section(f"The same on {served.shape.name}, priced", beam_blocks.priced(served), size),
-    ]
+    sections = [html.section("Outputs", body, beam.ENDS.get(made.finish or "", "The pool ran out before the end."))]
+    if says := beside_copies(trace):
+        sections.append(html.section("Beside a cache for each beam", html.note(says), "measured here"))
+    sections.append(html.section(f"On {served.shape.name}, priced", beam_blocks.priced(served), size))
+    return sections
+
+
+def beside_copies(trace: Trace) -> str:
+    """What the same search with copied caches gave, in words."""
+    result = summary(trace)
+    times, gap = result["ms_per_step"], result["largest_gap"]
+    if gap is None:
+        return ""
+    beams = "The same beams and outputs" if result["same_beams"] else "Other beams or outputs"
+    same = "every log-probability the same number" if gap == 0 else f"log-probabilities up to {gap:.1g} apart"
+    if times["paged"] is None or trace.provenance.get("target") == "table":  # a toy's times mean nothing
+        return f"{beams}, {same}."
+    paged, copied = (html.number(times[name], 1) for name in ("paged", "copied"))
+    return f"{beams}, {same}. A step took {paged} ms in shared blocks and {copied} ms with copied caches (medians)."
 
 
 # --- Charts -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from playground.engine.beam import BeamStep, Expansion
+from playground.engine.beam import BeamStep, Expansion, Hypothesis
 from playground.views import html
 from playground.views.html import join, number, scroll
 from playground.views.tokens import chip, spoken
@@ -33,7 +33,8 @@ def tree(steps: Sequence[BeamStep], texts: Texts) -> Markup:
     height = TOP + STEP_Y * max(map(len, columns))
     size = {"w": STEP_X * len(columns), "h": height}
     svg = '<svg class="beams" viewBox="0 0 {w} {h}" width="{w}" height="{h}" aria-hidden="true">{}{}</svg>'
-    return scroll(Markup(svg).format(join(edges), join(nodes), **size), "The beam tree, drawn")
+    drawing = Markup(svg).format(join(edges), join(nodes), **size)
+    return Markup('<div class="beam-tree">{}</div>').format(scroll(drawing, "The beam tree, drawn"))
 
 
 def drawn(made: BeamStep, is_last: bool) -> list[Expansion]:
@@ -55,7 +56,8 @@ def ancestors(columns: Sequence[Sequence[Expansion]]) -> list[set[int]]:
 
 def _node(x: int, y: int, each: Expansion, kind: str, texts: Texts) -> Markup:
     text = spoken(texts.get(each.token, f"#{each.token}"))[1:-1]
-    text = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    most = MAX_CHARS - len(MARKS[each.state])
+    text = text if len(text) <= most else text[: most - 1] + "…"
     box = '<g class="{}"><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/><text class="label" x="{tx}" y="{ty}">'
     left, top = STEP_X * x, TOP + STEP_Y * y
     place = {"x": left + 0.5, "y": top + 0.5, "w": WIDE, "h": HIGH, "tx": left + 7, "ty": top + 15}
@@ -102,11 +104,18 @@ ENDS = {
 }
 
 
-def outputs(found: Sequence[tuple[str, int, float, float, str]]) -> Markup:
-    """The finished outputs, best first: text, tokens, log-probability, score, and how each ended."""
+def outputs(found: Sequence[Hypothesis], texts: Texts) -> Markup:
+    """The finished outputs, best first: tokens, log-probability, score, and how each ended."""
     rows = [
-        [chip(text), tokens, number(logprob, 3), number(score, 4), {"eos": "end token"}.get(finish, finish)]
-        for text, tokens, logprob, score, finish in found
+        [
+            str(rank),
+            Markup('<div class="strip">{}</div>').format(join([chip(texts.get(t, f"#{t}")) for t in each.tokens])),
+            len(each.tokens),
+            number(each.logprob, 3),
+            number(each.score, 4),
+            {"eos": "end token"}.get(each.finish, each.finish),
+        ]
+        for rank, each in enumerate(found, 1)
     ]
-    head = ["output", "tokens", "log-probability", "score", "ended by"]
-    return html.table(head, rows, "Outputs, best first")
+    head = ["", "output", "tokens", "log-prob.", "score", "ended by"]
+    return Markup('<div class="beam-table">{}</div>').format(html.table(head, rows, "Outputs, best first"))

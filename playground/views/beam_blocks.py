@@ -13,6 +13,7 @@ from playground.views.tokens import chip
 
 MAX_PREFIX, MAX_CELLS, MAX_TAIL, MAX_TEXT = 6, 120, 8, 8
 Texts = Mapping[int, str]
+Cell = Text | int | float | None
 
 
 # --- Block tables -----------------------------------------------------------------------------------------------------
@@ -32,9 +33,8 @@ def tables(now: BeamBlocks, beams: Sequence[Sequence[int]], logprobs: Sequence[f
         ]
         for i, tokens in enumerate(beams)
     ]
-    return html.table(
-        ["beam", "from", "newest tokens", "log-probability", "block table"], rows, "Beams and their blocks"
-    )
+    head = ["beam", "from", "newest tokens", "log-prob.", "block table"]
+    return Markup('<div class="beam-table">{}</div>').format(html.table(head, rows, "Beams and their blocks"))
 
 
 def _blocks(now: BeamBlocks, beam: int) -> Markup:
@@ -104,7 +104,9 @@ def legend() -> Markup:
 def events(now: BeamBlocks, is_first: bool) -> Markup:
     """Forks, copies and frees of this step in words."""
     if now.lacks:
-        return html.note(f"{now.lacks} Every block is given back: {now.used_blocks} in use.", "bad")
+        return html.note(
+            f"The pool has run out: {now.lacks} Every block is given back: {now.used_blocks} in use.", "bad"
+        )
     if not now.parents:
         freed = count(len(now.freed), "block")
         return html.note(f"The search has ended and {freed} went back: {now.used_blocks} in use.")
@@ -133,9 +135,9 @@ def _copies(now: BeamBlocks) -> list[str]:
 def _frees(now: BeamBlocks) -> list[str]:
     if not now.freed:
         return []
-    again = [write.block for write in now.writes if write.block in now.freed]
+    again = sorted(write.block for write in now.writes if write.block in now.freed)
     end = f"; {_few(again)} used again at once" if again else ""
-    return [f"Freed, as no beam holds them any more: {_few(now.freed)}{end}."]
+    return [f"Freed, as no beam holds them any more: {_few(sorted(now.freed))}{end}."]
 
 
 def _few(blocks: Sequence[int]) -> str:
@@ -178,12 +180,11 @@ def lanes(steps: Sequence[BeamBlocks], block_bytes: int) -> Markup:
     most = max(getattr(step, name) for step in held for name in names.values())
     again = sum(step.recomputed_tokens for step in held)
     unit, name_of_unit = unit_of(most * block_bytes)
-    rows: list[list[Text]] = []
+    rows: list[list[Cell]] = []
     for words, name in names.items():
         now, peak = getattr(held[-1], name), max(getattr(step, name) for step in held)
         bar = Markup('<span class="track"><i class="c-0" style="width:{}%"></i></span>').format(percent(now, most))
-        size = number(now * block_bytes / unit, 2)
-        rows.append([words, bar, f"{now:,}", f"{peak:,}", size, f"{again:,}" if name == "resubmitted_blocks" else "0"])
+        rows.append([words, bar, now, peak, now * block_bytes / unit, again if name == "resubmitted_blocks" else 0])
     head = ["kept as", "", "blocks", "at most", name_of_unit, "tokens computed again"]
     return Markup('<div class="lanes">{}</div>').format(html.table(head, rows, "Memory of the beams in three ways"))
 
@@ -196,9 +197,7 @@ def priced(found: PricedBeams) -> Markup:
         "worst": "shared, at worst: they part right after the prompt",
         "this_run": "shared, forked as in this run over and over",
     }
-    rows: list[list[Text]] = [
-        [words[name], "–" if n is None else f"{n:,}", number(found.mib[name], 1)] for name, n in found.blocks.items()
-    ]
+    rows: list[list[Cell]] = [[words[name], n, found.mib[name]] for name, n in found.blocks.items()]
     each = (
         f"{found.num_prompt:,} tokens are {number(found.num_prompt / found.block_size, 2)} blocks of {found.block_size}"
     )
