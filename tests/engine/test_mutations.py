@@ -11,10 +11,11 @@ import pytest
 
 from models.table import TableSession
 from playground.engine import decode, drafters, length, stop, tree_drafting, verify
+from playground.engine.kv import BlockPool
 from playground.engine.sampling import chain
 from playground.engine.tree import ROOT, Draft
 from playground.engine.tree_drafting import Drawn
-from tests.engine import test_decode, test_length, test_metrics, test_tree_drafting, test_verify
+from tests.engine import test_beam, test_decode, test_length, test_metrics, test_tree_drafting, test_verify
 from tests.engine.tables import laws
 
 
@@ -70,6 +71,11 @@ def drawn_trees() -> None:
 
 def schedule() -> None:
     test_length.test_two_more_after_full_acceptance_else_one_less(3, 0, 0, 3)
+
+
+def shared_beams() -> None:
+    for seed in range(8):
+        test_beam.test_shared_blocks_give_the_beams_of_copies_and_of_no_cache_at_all(seed)
 
 
 MISTAKES: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
@@ -129,6 +135,10 @@ MISTAKES: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
         stop.Stop, "cut", "new[kept - 1] in self.eos_ids", "kept == len(new) and new[-1] in self.eos_ids",
         test_decode.test_nothing_is_committed_past_an_end_of_sequence_inside_the_draft,
     ),
+    "no copy before a write to a shared block": (
+        BlockPool, "append", "self._ref_counts[table.blocks[-1]] == 1", "True", shared_beams,
+    ),
+    "blocks of a forked table not held": (BlockPool, "fork", "self._hold(block)", "pass", shared_beams),
     "an empty draft counts as accepted": (length.Heuristic, "after", "if drafted == 0:", "if False:", schedule),
 }  # fmt: skip
 

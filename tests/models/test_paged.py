@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.hf import HFModel
-from models.paged import PagedLayer
+from models.paged import PagedCache, PagedLayer
 from playground.engine.beam import BeamStep, CopiedSessions, beam_search
 from playground.engine.kv import BlockPool, BlockTable, OutOfBlocks, Write, num_blocks_for
 
@@ -81,18 +81,23 @@ def test_blocks_give_the_beams_and_scores_of_transformers(llama, prompt, width, 
     check_against_transformers(llama, prompt, 8, width, penalty, early)
 
 
+def start_with(value: float, monkeypatch) -> None:
+    """Fresh pools hold ``value`` everywhere."""
+    plain = PagedLayer.lazy_initialization
+
+    def filled(self, key_states, value_states):
+        plain(self, key_states, value_states)
+        self.keys.fill_(value)
+        self.values.fill_(value)
+
+    monkeypatch.setattr(PagedLayer, "lazy_initialization", filled)
+
+
 def test_what_no_row_was_written_to_is_never_read(llama: HFModel, monkeypatch) -> None:
     """The pool is full of NaN at the start: one row read that nobody wrote would spoil every logit."""
-
-    def poisoned(self, key_states, value_states):
-        plain(self, key_states, value_states)
-        self.keys.fill_(torch.nan)
-        self.values.fill_(torch.nan)
-
-    plain = PagedLayer.lazy_initialization
-    want = search(llama, llama.beams(PROMPTS[0]))
-    monkeypatch.setattr(PagedLayer, "lazy_initialization", poisoned)
-    assert search(llama, llama.beams(PROMPTS[0], enough(PROMPTS[0], 4, 8, 4))) == want
+    start_with(torch.nan, monkeypatch)
+    paged = llama.beams(PROMPTS[0], enough(PROMPTS[0], 4, 8, 4))
+    assert search(llama, paged) == search(llama, llama.beams(PROMPTS[0]))
 
 
 class WritesInPlace(BlockPool):
@@ -107,6 +112,12 @@ class WritesInPlace(BlockPool):
 def test_a_missing_copy_on_write_is_found(llama: HFModel) -> None:
     planted = search(llama, llama.beams(PROMPTS[0], WritesInPlace(64, 8)))
     assert planted != search(llama, llama.beams(PROMPTS[0]))
+
+
+def test_rows_that_are_not_copied_are_found(llama: HFModel, monkeypatch) -> None:
+    start_with(0.0, monkeypatch)
+    monkeypatch.setattr(PagedCache, "_copy", lambda *args: None)
+    assert search(llama, llama.beams(PROMPTS[0], BlockPool(64, 8))) != search(llama, llama.beams(PROMPTS[0]))
 
 
 def test_bytes_are_those_of_the_blocks_in_use(llama: HFModel) -> None:
