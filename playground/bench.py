@@ -101,7 +101,7 @@ def ours(model: Any, drafter: Any, prompt: list[int], num_tokens: int, k: int) -
 
     how = {"rule": verify_greedy, "length": Fixed(k), "coin": coins(0), "max_new_tokens": num_tokens}
     began = time.perf_counter()
-    passes = list(speculate(model.session(prompt), drafter, **how))
+    passes = list(speculate(model.session(prompt, drafter.taps), drafter, **how))
     return [o.token for s in passes for o in s.outputs], time.perf_counter() - began, passes
 
 

@@ -25,5 +25,6 @@ def test_greedy_output_is_that_of_plain_decoding(default_model):
             tokens, _, passes = ours(default_model, drafter, prompt, NUM_TOKENS, k)
             assert tokens == plain, name
             assert not any(step.note for step in passes), name
-            names.add(name)
+            if any(step.nodes for step in passes):
+                names.add(name)
     assert {"ngram", "eagle3", "eagle3, ten", "eagle3, dynamic", "combination"} <= names
