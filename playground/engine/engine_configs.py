@@ -41,11 +41,16 @@ def sglang(drafter: str, buckets: Sequence[Bucket]) -> str | None:
 def sglang_flags(drafter: str, buckets: Sequence[Bucket]) -> str:
     """The command-line flags beside that file."""
     k = next((k for *_, k in buckets if k), 1)
-    return (
-        f"--speculative-algorithm {SGLANG[drafter]} --speculative-draft-model-path YOUR_DRAFTER "
-        f"--speculative-eagle-topk 1 --speculative-num-steps {k} --speculative-num-draft-tokens {k + 1} "
-        "--speculative-adaptive --speculative-adaptive-config adaptive.json"
+    flags = (
+        f"--speculative-algorithm {SGLANG[drafter]}",
+        "--speculative-draft-model-path YOUR_DRAFTER",
+        "--speculative-eagle-topk 1",
+        f"--speculative-num-steps {k}",
+        f"--speculative-num-draft-tokens {k + 1}",
+        "--speculative-adaptive",
+        "--speculative-adaptive-config adaptive.json",
     )
+    return " \\\n".join(flags)
 
 
 def runs(buckets: Sequence[Bucket]) -> list[Bucket]:

@@ -259,9 +259,9 @@ def real(trace: Trace) -> dict[str, Any] | None:
 def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
     best, batch = result["best_k_per_class"], result["batch"]
     simulated = result["simulated_gain"]
-    shown = adapting.percent(simulated["mean"]) if simulated else "–"
-    if simulated and simulated["low"] is not None:
-        shown = f"{shown} ± {100 * (simulated['high'] - simulated['low']) / 2:.1f}"
+    reach = (
+        f", ± {50 * (simulated['high'] - simulated['low']):.1f}" if simulated and simulated["low"] is not None else ""
+    )
     last = str(max(map(int, result["gain_by_batch"])))
     return (
         Figure(f"{best[CODE]} / {best[CHAT]}", "best k, code / chat", "exact"),
@@ -271,7 +271,7 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
             f"against the best fixed k, {result['best_fixed_k']}",
             "exact",
         ),
-        Figure(shown, f"simulated, batch {batch}", "measured"),
+        Figure(adapting.percent(simulated and simulated["mean"]), f"simulated, batch {batch}{reach}", "measured"),
         Figure(adapting.percent(result["gain_by_batch"][last]), f"in lock-step at batch {last}", "exact"),
     )
 

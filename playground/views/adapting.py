@@ -10,7 +10,8 @@ from markupsafe import Markup
 from playground.engine.adaptive import Block, Costs, Estimate, Mix, gain, linear_costs, same
 from playground.engine.cost import expected_tokens
 from playground.views import charts
-from playground.views.html import number, table
+from playground.views.html import number
+from playground.views.pricing import figures
 from playground.views.style import SERIES
 
 LINE = {"color": charts.MUTED, "width": 1, "dash": "dot"}
@@ -39,16 +40,16 @@ def policies(blocks: Sequence[Block], gains: Mapping[str, Estimate | None]) -> M
             ]
         )
     head = ["policy", "tokens per plain pass", "gain over fixed (99 %)", "mean k, code / chat", "drafts accepted"]
-    return table(head, rows, "Policies on the same requests and coins")
+    return figures(head, rows, "Policies on the same requests and coins")
 
 
-def signed(found: Estimate | None) -> str:
-    """A gain with its interval, in per cent."""
+def signed(found: Estimate | None) -> Markup | str:
+    """A gain with its interval below it, in per cent."""
     if found is None:
         return "–"
     if found.low is None or found.high is None:
         return percent(found.mean)
-    return f"{percent(found.mean)} ({percent(found.low)} to {percent(found.high)})"
+    return Markup("{}<br><small>{} to {}</small>").format(*map(percent, (found.mean, found.low, found.high)))
 
 
 def percent(share: float | None) -> str:

@@ -13,7 +13,7 @@ from playground.engine.calibrate import TimedPass
 from playground.engine.cost import TERMS, StepTime
 from playground.engine.loads import BestLengths, Load, Outlook
 from playground.views import charts
-from playground.views.html import number, table
+from playground.views.html import Text, join, number, scroll
 from playground.views.style import SERIES
 
 NAMES = dict(zip(TERMS, ("weights", "KV", "products", "attention", "communication", "fixed"), strict=True))
@@ -27,23 +27,52 @@ Curves = Mapping[str, charts.Points]
 
 def terms(load: Load, k: int) -> Markup:
     """The microseconds of a plain pass and of one with k drafts; what hides behind a slower side says so."""
-    rows = [
+    rows: list[list[Text]] = [
         [NAMES[name], _term(load.plain, name), _term(load.wide, name)]
         for name in TERMS
-        if _us(load.plain, name) or _us(load.wide, name)
+        if _us(load.plain, name) >= 0.5 or _us(load.wide, name) >= 0.5
     ]
     rows.append(["drafter", "–", f"{1e6 * load.draft_s:,.0f}"])
     total = 1e6 * (load.wide.total_s + load.draft_s)
-    rows.append(["the step", f"{1e6 * load.plain.total_s:,.0f}", f"{total:,.0f}"])
-    return table(["µs", "plain pass", f"with {k} drafts"], rows, "Where the time of a step goes")
+    rows.append([Markup("<b>the step</b>"), _bold(1e6 * load.plain.total_s), _bold(total)])
+    return figures(["µs", "plain pass", f"with {k} drafts"], rows, "Where the time of a step goes")
+
+
+def figures(head: Sequence[str], rows: Sequence[Sequence[Text]], label: str) -> Markup:
+    """A table whose columns after the first stand right and do not break."""
+    top = join([Markup('<th scope="col"{}>{}</th>').format(_right(i), h) for i, h in enumerate(head)])
+    lines = [
+        Markup("<tr>{}</tr>").format(
+            join(
+                [
+                    Markup('<th scope="row" class="nw">{}</th>' if i == 0 else '<td class="num nw">{}</td>').format(
+                        cell
+                    )
+                    for i, cell in enumerate(row)
+                ]
+            )
+        )
+        for row in rows
+    ]
+    html = Markup('<table class="plain"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>').format(top, join(lines))
+    return scroll(html, label)
+
+
+def _right(column: int) -> Markup:
+    return Markup(' class="num"' if column else "")
+
+
+def _bold(us: float) -> Markup:
+    return Markup("<b>{}</b>").format(f"{us:,.0f}")
 
 
 def _us(time: StepTime, name: str) -> float:
     return 1e6 * float(getattr(time, f"{name}_s"))
 
 
-def _term(time: StepTime, name: str) -> str:
-    return f"{_us(time, name):,.0f}" + (" (hidden)" if name in hidden(time) else "")
+def _term(time: StepTime, name: str) -> Text:
+    shown = f"{_us(time, name):,.0f}"
+    return Markup("<small>hidden</small> {}").format(shown) if name in hidden(time) else shown
 
 
 def hidden(time: StepTime) -> tuple[str, ...]:
@@ -72,7 +101,7 @@ def contexts(load: Load, k: int) -> Markup:
         for row in load.rows
     ]
     head = ["context", "best k", "its speed", f"speed at k = {k}", "a plain pass waits for", "plain tokens/s"]
-    return table(head, rows, "Best draft length by context")
+    return figures(head, rows, "Best draft length by context")
 
 
 def _times(value: float | None) -> str:
@@ -92,7 +121,7 @@ def passes(timed: Sequence[TimedPass], fitted: Sequence[int]) -> Markup:
         ]
         for p in timed
     ]
-    return table(["tokens", "context", "measured ms", "predicted ms", "error", "used"], rows, "Measured passes")
+    return figures(["tokens", "context", "measured ms", "predicted ms", "error", "used"], rows, "Measured passes")
 
 
 def flips(found: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -101,7 +130,8 @@ def flips(found: Sequence[Mapping[str, Any]]) -> Markup | None:
         [f"{f['batch']:,}", f["from"] or "–", f["to"], _maybe(f["k"]), number(f["alpha"]), f"{f['context']:,}"]
         for f in found
     ]
-    return table(["from batch", "before", "then", "k", "α", "context"], rows, "Changes of the winner") if rows else None
+    head = ["from batch", "before", "then", "k", "α", "context"]
+    return figures(head, rows, "Changes of the winner") if rows else None
 
 
 def _maybe(value: Any) -> str:
