@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from playground.engine.cost import Priced, cost_ratio, losing_batch, max_batch, tensor_parallel
 from playground.engine.decode import speculate
 from playground.engine.drafters import Match, NGram, find_match
@@ -14,17 +16,21 @@ from playground.engine.length import Fixed
 from playground.engine.metrics import count, ratio
 from playground.engine.model import LanguageModel, Session
 from playground.engine.sampling import Context, coins
+from playground.engine.serving import Contender, speeds
+from playground.engine.serving import priced as price_of
 from playground.engine.stop import Stop
 from playground.engine.timing import pass_times
 from playground.engine.trace import Lane, Pass, Trace, step
 from playground.engine.tree import Draft
 from playground.engine.verify import verify_greedy
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, brief, control
-from playground.views import charts, html, lookup, tokens
+from playground.views import charts, html, lookup, pricing, tokens
 
 LANE = "n = "
 MAX_LANES = 4
-MODELS = ("llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m")
+MODELS = (
+    "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
+)  # fmt: skip
 BATCHES = tuple(2**i for i in range(10))
 
 TARGET = "default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
@@ -64,7 +70,9 @@ class Params:
     device: str = control("auto", "Device", choices=("auto", "cpu", "cuda"), free=True, group="Run")
     priced_target: str = control("llama-3.3-70b", "Priced model", choices=MODELS, free=True, group="Price")
     priced_context: int = control(1024, "Priced context", "Tokens each.", min=0, max=131_072, step=1, group="Price")
-    hardware: str = control("h100", "Hardware", choices=("h100", "h200", "a100", "l4"), free=True, group="Price")
+    hardware: str = control(
+        "h100", "Hardware", choices=("h100", "h200", "a100", "l4", "laptop"), free=True, group="Price"
+    )
     tensor_parallel: int = control(8, "Devices", "They share every layer.", min=1, max=64, step=1, group="Price")
 
     def __post_init__(self) -> None:
@@ -220,7 +228,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "is_dictated": bool(trace.provenance.get("num_dictated")),
         "own_probability": ratio(sum(math.exp(out.logprob) for out in outputs), len(outputs)),
         "measured": measured(trace, lanes),
-        "priced": price(trace, per_step, drafted),
+        "priced": price(trace, per_step, drafted, {n: c.acceptance_rate for n, c in counters.items()}),
     }
 
 
@@ -238,8 +246,11 @@ def measured(trace: Trace, lanes: Mapping[str, Lane]) -> dict[str, Any]:
 Means = Mapping[str, "float | None"]
 
 
-def price(trace: Trace, per_step: Means, drafted: Means) -> dict[str, Any] | None:
-    """Where tokens per step fall below the priced cost of a step: with k drafts in each, and with those really made."""
+def price(trace: Trace, per_step: Means, drafted: Means, rates: Means) -> dict[str, Any] | None:
+    """Where tokens per step fall below the priced cost of a step: with k drafts in each, and with those really made.
+
+    Speed by batch and the changes of the winner charge every pass with k drafts.
+    """
     made = next(iter(steps_of(trace, "priced")), None)
     if made is None:
         return None
@@ -248,14 +259,22 @@ def price(trace: Trace, per_step: Means, drafted: Means) -> dict[str, Any] | Non
     off = {n: mean and losing_batch(*served, mean, wide[n], context) for n, mean in per_step.items()}
     off_as_drafted = {n: mean and losing_batch(*served, mean, 1 + drafted[n], context) for n, mean in per_step.items()}
     return {
-        "target": made.shape.name,
-        "hardware": made.hardware.name,
-        "context": context,
+        **price_of(made, contenders(k, per_step, drafted, rates), context, BATCHES),
+        "draft_cost": 0.0,
         "max_batch": max_batch(*served, context),
         "cost_ratio_by_batch": {str(b): cost_ratio(*served, b, k + 1, context) for b in BATCHES},
         "turn_off_at_batch_by_length": off,
         "turn_off_at_batch_as_drafted_by_length": off_as_drafted,
     }
+
+
+def contenders(k: int, per_step: Means, drafted: Means, rates: Means) -> list[Contender]:
+    """The lanes that draft anything, as free drafters that put out what was measured."""
+    return [
+        Contender(f"n = {n}", 0.0, (1.0,) * k + (mean,), k, rates[n])
+        for n, mean in per_step.items()
+        if mean and drafted[n]
+    ]
 
 
 def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
@@ -367,6 +386,18 @@ def batch_chart(trace: Trace) -> Any:
     levels = {f"n = {n}: {f'loses from B = {off[n]}' if off[n] else 'never loses'}": mean for n, mean in means}
     crossings = [(off[n], mean) for n, mean in means]
     return cost_and_levels(f"cost: t({k + 1}) / t(1)", cost, levels, "batch size B", crossings, log_x=True)
+
+
+def speed_chart(trace: Trace) -> Any:
+    """Speed against plain decoding over the batch, lane by lane, with the batches at which the winner changes."""
+    result, made = summary(trace), next(iter(steps_of(trace, "priced")), None)
+    per_step, rates = result["tokens_per_step_by_length"], result["acceptance_rate_by_length"]
+    lanes = contenders(trace.provenance.get("k", 0), per_step, result["drafted_by_length"], rates)
+    if made is None or not lanes:
+        return None
+    sizes, context = np.array([2 ** (i / 4) for i in range(4 * len(BATCHES) - 3)]), trace.provenance["priced_context"]
+    curves = {c.name: list(zip(sizes, speeds(made, c, sizes, context), strict=True)) for c in lanes}
+    return pricing.over_batch(curves, result["priced"]["flips"], result["priced"]["max_batch"])
 
 
 def cost_and_levels(
@@ -485,6 +516,7 @@ LAB = Lab(
     charts=(
         Chart("Drafted and accepted", drafted_chart, "Measured: tokens of the whole run by match length."),
         Chart("When to turn it off: here", here_chart, "Measured: passes of the target on this machine, batch 1."),
+        Chart("Speed over batch: priced", speed_chart, "Priced: data-sheet roofline, this run's tokens per pass."),
         Chart("When to turn it off: priced", batch_chart, "Priced: data-sheet roofline, k drafts in every pass."),
     ),
     how=HOW,

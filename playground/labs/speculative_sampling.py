@@ -12,12 +12,16 @@ from markupsafe import Markup
 from playground.engine.acceptance import context_logits, over_temperature
 from playground.engine.cost import Priced, break_even_batch, expected_tokens, spare_batch, speedup, tensor_parallel
 from playground.engine.decode import speculate
+from playground.engine.drafter_cost import DRAFTERS as PRICED_DRAFTERS
+from playground.engine.drafter_cost import speculator
 from playground.engine.drafters import Drafter, DraftModel, NoDrafter, Replay, never_right
 from playground.engine.length import Fixed
 from playground.engine.metrics import summarise
 from playground.engine.model import LanguageModel
 from playground.engine.rules import SCHEMES, RuleLaw, rising_sizes, rule_law, shaped, simulate
 from playground.engine.sampling import chain, coins
+from playground.engine.serving import Contender, tokens_by_length
+from playground.engine.serving import priced as price_of
 from playground.engine.stop import Stop
 from playground.engine.trace import Lane, Pass, Trace
 from playground.engine.verify import residual, verify_match_keep, verify_sampling
@@ -28,7 +32,9 @@ MAX_TYPED = 8  # tokens of a typed-in law
 NUM_DRAWS = 4000  # of the simulation
 MAX_CONTEXTS = 32  # of the sweep over temperature
 NAMES = "ABCDEFGH"
-PRICED = ("llama-3.3-70b", "h100", 8)  # what the batch figures are priced for; at context 0 only the hardware matters
+MODELS = (
+    "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
+)  # fmt: skip
 LARGE_BATCH = 4096  # far in the compute-bound part
 DRAFTERS = (
     "none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "model", "oracle", "always_wrong",
@@ -63,6 +69,20 @@ class Params:
         None, "Target law p", "Up to eight numbers, separated by commas.", group=YOURS
     )
     q: tuple[float, ...] | None = control(None, "Draft law q", "With p and q given, no model runs.", group=YOURS)
+    priced_target: str = control("llama-3.3-70b", "Priced model", choices=MODELS, free=True, group="Price")
+    priced_drafter: str = control(
+        "eagle",
+        "Its drafter",
+        "Prices follow from shapes; a model of the list drafts as a whole.",
+        choices=(*PRICED_DRAFTERS, "llama-3.1-8b", "llama-3.2-1b"),
+        free=True,
+        group="Price",
+    )
+    priced_context: int = control(0, "Priced context", "Tokens each.", min=0, max=131_072, step=1, group="Price")
+    hardware: str = control(
+        "h100", "Hardware", choices=("h100", "h200", "a100", "l4", "laptop"), free=True, group="Price"
+    )
+    tensor_parallel: int = control(8, "Devices", "They share every layer.", min=1, max=64, step=1, group="Price")
     max_new_tokens: int = control(32, "New tokens", min=1, max=256, step=1, group="Run")
     seed: int = control(0, "Seed", min=0, max=2**31 - 1, step=1, group="Run")
     dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="Run")
@@ -100,7 +120,7 @@ def run_typed(params: Params, models: Models) -> Iterator[Trace]:
     """Exact laws of all rules, the chosen one first; then a simulation of the chosen one."""
     p, q = (shaped(law, params.knobs()) for law in (params.p, params.q))
     about = {"drafter": "typed-in law", "target": "typed-in law", "k": params.k}
-    trace = price_tag(Trace(texts=dict(enumerate(NAMES[: len(p)])), provenance=about), models).open("law")
+    trace = price_tag(Trace(texts=dict(enumerate(NAMES[: len(p)])), provenance=about), params, models).open("law")
     for name in (params.rule, *(name for name in SCHEMES if name != params.rule)):
         trace = trace.add("law", rule_law(name, p, q))
     yield trace  # all at once: each picture compares the four
@@ -132,7 +152,7 @@ def run_pair(params: Params, models: Models) -> Iterator[Update]:
         drafter.pick = SCHEMES[params.rule].pick
     about = {**target.provenance(), "drafter": drafter.name, "k": params.k}
     trace = Trace(texts=target.texts(prompt), provenance=about).open("speculative", prompt)
-    trace = price_tag(trace, models)
+    trace = price_tag(trace, params, models)
     for step in decode(params, target, prompt, drafter):
         trace = trace.add("speculative", step, target.texts(step.tokens))
         yield trace
@@ -202,6 +222,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "acceptance_by_temperature": {f"{t.temperature:g}": t.rejection for t in sorted(points, key=heat)} or None,
         "match_by_temperature": {f"{t.temperature:g}": t.match for t in sorted(points, key=heat)} or None,
         **price(trace, alpha),
+        "priced": priced(trace, alpha),
     }
 
 
@@ -226,12 +247,36 @@ def price(trace: Trace, alpha: float | None) -> dict[str, float | None]:
     return dict(zip(names, values, strict=True))
 
 
-def price_tag(trace: Trace, models: Models) -> Trace:
-    """``trace`` with a lane that says what its priced figures stand for."""
-    model, device, number = PRICED
-    return trace.open("priced").add(
-        "priced", Priced(models.shape(model), tensor_parallel(models.hardware(device), number))
-    )
+def price_tag(trace: Trace, params: Params, models: Models) -> Trace:
+    """``trace`` with lanes that say what its priced figures stand for; raises ``BadInput`` with the names there are."""
+    try:
+        shape = models.shape(params.priced_target)
+        served = Priced(shape, tensor_parallel(models.hardware(params.hardware), params.tensor_parallel))
+        drafter = speculator(params.priced_drafter, shape, models.shape)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    return trace.open("priced").add("priced", served).open("priced drafter").add("priced drafter", drafter)
+
+
+def priced(trace: Trace, alpha: float | None) -> dict[str, Any] | None:
+    """Cost, speed by batch and the batch at which plain decoding wins, for the priced drafter at this run's alpha."""
+    found, drafter = next(iter(contenders(trace, alpha)), None), next(iter(lane(trace, "priced drafter")), None)
+    if found is None or drafter is None:
+        return None
+    return {"drafter": drafter.name, **price_of(lane(trace, "priced")[0], [found], context_of(trace))}
+
+
+def contenders(trace: Trace, alpha: float | None) -> list[Contender]:
+    """The priced drafter at the run's k and ``alpha``, then the same free of charge; none before alpha is known."""
+    k, drafters = trace.provenance.get("k"), lane(trace, "priced drafter")
+    if alpha is None or not k or not drafters:
+        return []
+    both = {drafters[0].name: drafters[0], "a free drafter": 0.0}
+    return [Contender(name, drafter, tokens_by_length(alpha, k), k, alpha) for name, drafter in both.items()]
+
+
+def context_of(trace: Trace) -> int:
+    return trace.provenance.get("params", {}).get("priced_context", 0)
 
 
 def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
@@ -362,6 +407,16 @@ def tokens_chart(trace: Trace) -> Any:
     return speculation.tokens_per_pass(result["alpha"], trace.provenance["k"], result["mean_acceptance_length"])
 
 
+def priced_chart(trace: Trace) -> Any:
+    """The priced drafter against plain decoding and against one that is free."""
+    alpha, tags = summary(trace)["alpha"], lane(trace, "priced")
+    found = contenders(trace, alpha)
+    if not found:
+        return None
+    flips = priced(trace, alpha)["flips"]
+    return speculation.contenders_over_batch(tags[0], found, context_of(trace), flips)
+
+
 def batch_chart(trace: Trace) -> Any:
     alpha, tags = summary(trace)["alpha"], lane(trace, "priced")
     return speculation.over_batch(tags[0], alpha, trace.provenance["k"]) if tags and alpha is not None else None
@@ -397,7 +452,8 @@ drawn from q.
   over temperature measures it on the contexts of your run. With top-k or top-p on, the two supports can differ at
   every temperature, and the rise may stop short of 1.
 - *"A free drafter cannot hurt."* It can: once the batch fills the compute units, each drafted position is paid for,
-  accepted or not. The batch chart prices that for Llama 3.3 70B on eight H100s at an empty context.
+  accepted or not. The batch charts price that: for a free drafter at an empty context,
+  and for a drafter that costs at a context of your choice.
 
 Temperature 0 needs no other rule: p and q become one-hot, and u · q < p is true exactly when both choose the same
 token.
@@ -531,6 +587,11 @@ LAB = Lab(
             "Speed over batch size",
             batch_chart,
             "Priced: data-sheet roofline, a free drafter, context 0, this run's α.",
+        ),
+        Chart(
+            "Speed over batch size with a drafter that costs",
+            priced_chart,
+            "Priced: the drafter, context and hardware of the controls, this run's α and k.",
         ),
     ),
     how=HOW,

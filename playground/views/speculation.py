@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from playground.engine.acceptance import TemperaturePoint
 from playground.engine.cost import Priced, expected_tokens, spare_batch, speedup
-from playground.views import charts
+from playground.engine.serving import Contender, most_sequences, speeds
+from playground.views import charts, pricing
 
 LINE = {"color": charts.MUTED, "width": 1, "dash": "dot"}
 
@@ -55,3 +58,12 @@ def over_batch(tag: Priced, alpha: float, k: int) -> go.Figure:
     fig.update_xaxes(tickvals=[4**i for i in range(6)])
     fig.add_hline(y=1, line=LINE)
     return charts.vertical(fig, spare_batch(tag.hardware, k), f"spare compute ends (k = {k})")
+
+
+def contenders_over_batch(
+    tag: Priced, contenders: Sequence[Contender], context: int, flips: Sequence[Mapping[str, Any]]
+) -> go.Figure:
+    """Speed of each contender over the batch at one context, with the batches at which the winner changes."""
+    sizes = np.array([2 ** (i / 4) for i in range(41)])
+    curves = {c.name: list(zip(sizes, speeds(tag, c, sizes, context), strict=True)) for c in contenders}
+    return pricing.over_batch(curves, flips, most_sequences(tag, context))

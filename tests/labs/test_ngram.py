@@ -128,6 +128,20 @@ def test_the_price_is_the_roofline_and_its_crossing():
     assert all(free[n] >= off[n] for n in off)
 
 
+def test_the_winner_changes_to_plain_decoding_where_the_last_lane_loses():
+    result = LAB.summary(last())["priced"]
+    off = result["turn_off_at_batch_by_length"]
+    final = result["flips"][-1]
+    assert (final["to"], final["batch"]) == ("plain", max(off.values()))
+    assert final["k"] == Params().k
+    assert final["context"] == 1024
+    assert result["draft_cost"] == 0
+    assert result["speedup_by_batch"]["n = 1"]["1"] == pytest.approx(
+        LAB.summary(last())["tokens_per_step_by_length"]["1"]
+    )
+    assert LAB.summary(last(**FREE | {"max_new_tokens": 4}, match_lengths="16"))["priced"]["flips"] == []
+
+
 def test_figures_exist_before_the_first_step():
     first = traces()[0]
     empty = dataclasses.replace(first, lanes=())

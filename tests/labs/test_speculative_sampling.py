@@ -28,6 +28,34 @@ def run(raw, models=None) -> Trace:
     return last
 
 
+# --- Prices ---
+
+
+def test_the_priced_drafter_loses_before_a_free_one_does():
+    raw = {"p": "0.6,0.4", "q": "0.8,0.2"}  # alpha .8
+    result = LAB.summary(run(raw))
+    price = result["priced"]
+    assert price["draft_cost"] == pytest.approx(0.0294, abs=5e-5)
+    assert price["speedup_by_batch"]["1"] == pytest.approx(3.01, abs=5e-3)
+    (flip,) = price["flips"]
+    assert (flip["from"], flip["to"], flip["k"], flip["context"]) == ("EAGLE head", "plain", 4, 0)
+    assert flip["alpha"] == pytest.approx(0.8)
+    assert flip["batch"] < result["priced_break_even_batch"] < 199
+    long = LAB.summary(run({**raw, "priced_context": 16384}))["priced"]
+    assert long["flips"] == []
+    assert long["speedup_by_batch"]["128"] is None  # does not fit
+    assert LAB.summary(Trace())["priced"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"priced_target": "x"}, "llama-3"), ({"hardware": "x"}, "h100"), ({"priced_drafter": "x"}, "eagle")],
+)
+def test_unknown_names_of_prices_are_refused_with_the_names_there_are(changes, says):
+    with pytest.raises(BadInput, match=says):
+        run({**REFERENCE, **changes})
+
+
 # --- Typed-in laws ----------------------------------------------------------------------------------------------------
 
 
