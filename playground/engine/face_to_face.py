@@ -111,16 +111,17 @@ def side_by_side(
 
 
 def most_telling(moments: Sequence[SideBySide], blind: str, other: str) -> SideBySide | None:
-    """The context in which ``blind``'s tokens fit one another worst, measured against ``other``'s in the same place."""
+    """The context in which ``blind``'s tokens fit one another worst, measured against ``other``'s in the same place.
 
-    def gap(moment: SideBySide) -> float | None:
-        fits = {chain.name: chain.fit for chain in moment.chains}
-        ours, theirs = fits.get(blind), fits.get(other)
-        return theirs - ours if ours is not None and theirs is not None else None
-
-    told = [(gap(moment), i) for i, moment in enumerate(moments)]
-    found = [(value, -i) for value, i in told if value is not None]
-    return moments[-max(found)[1]] if found else None
+    Contexts where its first token was right come first: what follows is then not a consequence of a bad start.
+    """
+    told: list[tuple[bool, float, int]] = []
+    for i, moment in enumerate(moments):
+        chains = {chain.name: chain for chain in moment.chains}
+        ours, theirs = (chains[name].fit if name in chains else None for name in (blind, other))
+        if ours is not None and theirs is not None:
+            told.append((chains[blind].num_accepted > 0, theirs - ours, -i))
+    return moments[-max(told)[2]] if told else None
 
 
 # --- Against a reply that is known ------------------------------------------------------------------------------------
