@@ -27,7 +27,7 @@ class Params:
     prompt: str = control(PROMPT, "Prompt", lines=3, max_chars=4_000)
     beams: int = control(4, "Beams", min=1, max=8, step=1)
     block_size: int = control(16, "Block size", "Tokens that a block holds.", min=1, max=32, step=1)
-    max_new_tokens: int = control(20, "New tokens", min=1, max=64, step=1)
+    max_new_tokens: int = control(20, "New tokens", min=1, max=48, step=1)
     length_penalty: float = control(1.0, "Length penalty", "0 favours short outputs.", min=-2, max=4, step=0.1)
     early_stopping: str = control(
         "false", "Early stopping", "true: as soon as enough outputs have ended.", choices=tuple(EARLY), free=True

@@ -11,7 +11,7 @@ from playground.views import html
 from playground.views.html import join, number, scroll
 from playground.views.tokens import chip, spoken
 
-WINDOW = 6  # steps drawn
+WINDOW, WINDOW_OF_MANY, FEW = 6, 4, 10  # steps drawn; where a step has more than ``FEW`` candidates
 STEP_X, STEP_Y, WIDE, HIGH, TOP = 138, 30, 116, 22, 24
 MAX_CHARS = 8  # of a token in its node
 MARKS = {"live": "", "finished": "✓ ", "pruned": "✗ "}
@@ -20,20 +20,22 @@ Texts = Mapping[int, str]
 
 def tree(steps: Sequence[BeamStep], texts: Texts) -> Markup:
     """The last of ``steps`` with every candidate; of those before it the beams. What no beam descends from is faded."""
-    first = max(0, len(steps) - WINDOW)
-    columns = [drawn(made, is_last=i == len(steps) - 1) for i, made in enumerate(steps)][first:]
+    window = WINDOW if len(steps[-1].expansions) <= FEW else WINDOW_OF_MANY
+    first = max(0, len(steps) - window)
+    columns = [drawn(made, is_last=made is steps[-1]) for made in steps[first:]]
     lit = ancestors(columns)
-    edges, nodes = [], []
+    edges: dict[str, list[str]] = {}
+    nodes = []
     for x, column in enumerate(columns):
         nodes.append(Markup('<text x="{}" y="13">step {}</text>').format(STEP_X * x, first + x + 1))
         for y, each in enumerate(column):
             kind = each.state if y in lit[x] or each.state == "finished" else f"{each.state} faded"
             nodes.append(_node(x, y, each, kind, texts))
-            edges.append(_edge(x, each.parent, y, kind) if x or not first else Markup(""))
-    height = TOP + STEP_Y * max(map(len, columns))
-    size = {"w": STEP_X * len(columns), "h": height}
+            edges.setdefault(kind, []).append(_edge(x, each.parent, y))
+    lines = [Markup('<path class="{}" d="{}"/>').format(kind, "".join(parts)) for kind, parts in edges.items()]
+    size = {"w": STEP_X * len(columns), "h": TOP + STEP_Y * max(map(len, columns))}
     svg = '<svg class="beams" viewBox="0 0 {w} {h}" width="{w}" height="{h}" aria-hidden="true">{}{}</svg>'
-    drawing = Markup(svg).format(join(edges), join(nodes), **size)
+    drawing = Markup(svg).format(join(sorted(lines, key=lambda line: "faded" not in line)), join(nodes), **size)
     return Markup('<div class="beam-tree">{}</div>').format(scroll(drawing, "The beam tree, drawn"))
 
 
@@ -58,24 +60,24 @@ def _node(x: int, y: int, each: Expansion, kind: str, texts: Texts) -> Markup:
     text = spoken(texts.get(each.token, f"#{each.token}"))[1:-1]
     most = MAX_CHARS - len(MARKS[each.state])
     text = text if len(text) <= most else text[: most - 1] + "…"
-    box = '<g class="{}"><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/><text class="label" x="{tx}" y="{ty}">'
+    label = Markup("✗ <tspan>{}</tspan>").format(text) if each.state == "pruned" else MARKS[each.state] + text
     left, top = STEP_X * x, TOP + STEP_Y * y
-    place = {"x": left + 0.5, "y": top + 0.5, "w": WIDE, "h": HIGH, "tx": left + 7, "ty": top + 15}
-    score = Markup('</text><text class="num" x="{}" y="{}">{}</text></g>')
-    return (
-        Markup(box).format(kind, **place)
-        + Markup("{}<tspan>{}</tspan>").format(MARKS[each.state], text)
-        + score.format(left + WIDE - 6, top + 15, number(each.logprob, 2))
+    box = (
+        '<g class="{}"><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>'
+        '<text class="label" x="{tx}" y="{ty}">{}</text><text class="num" x="{nx}" y="{ty}">{}</text></g>'
     )
+    place = {"x": left + 1, "y": top, "w": WIDE, "h": HIGH, "tx": left + 7, "ty": top + 15, "nx": left + WIDE - 6}
+    return Markup(box).format(kind, label, number(each.logprob, 2), **place)
 
 
-def _edge(x: int, parent: int, y: int, kind: str) -> Markup:
-    end, to = STEP_X * x, TOP + STEP_Y * y + HIGH // 2
+def _edge(x: int, parent: int, y: int) -> str:
+    """From a beam of the column before; nothing in the first column."""
     if not x:
-        return Markup("")
+        return ""
+    end, to = STEP_X * x, TOP + STEP_Y * y + HIGH // 2
     start, at = end - STEP_X + WIDE + 1, TOP + STEP_Y * parent + HIGH // 2
     bend = (start + end) // 2
-    return Markup('<path class="{}" d="M{} {}C{b} {} {b} {} {} {}"/>').format(kind, start, at, at, to, end, to, b=bend)
+    return f"M{start} {at}C{bend} {at} {bend} {to} {end} {to}"
 
 
 def legend() -> Markup:

@@ -11,7 +11,7 @@ from playground.views import html
 from playground.views.html import Text, count, join, number, percent
 from playground.views.tokens import chip
 
-MAX_PREFIX, MAX_CELLS, MAX_TAIL, MAX_TEXT = 6, 120, 8, 8
+MAX_PREFIX, MAX_CELLS, MAX_TAIL, MAX_TEXT = 6, 100, 6, 6
 Texts = Mapping[int, str]
 Cell = Text | int | float | None
 
@@ -25,15 +25,15 @@ def tables(now: BeamBlocks, beams: Sequence[Sequence[int]], logprobs: Sequence[f
         [
             str(i + 1),
             f"{now.parents[i] + 1}" if len(beams[i]) > 1 else "prompt",
+            _blocks(now, i),
             Markup('<div class="strip">{}{}</div>').format(
                 "… " if len(tokens) > MAX_TEXT else "", join([chip(texts.get(t, f"#{t}")) for t in tokens[-MAX_TEXT:]])
             ),
             number(logprobs[i], 3),
-            _blocks(now, i),
         ]
         for i, tokens in enumerate(beams)
     ]
-    head = ["beam", "from", "newest tokens", "log-prob.", "block table"]
+    head = ["beam", "from", "block table", "newest tokens", "log-prob."]
     return Markup('<div class="beam-table">{}</div>').format(html.table(head, rows, "Beams and their blocks"))
 
 
@@ -58,7 +58,9 @@ def _block(now: BeamBlocks, block: int, beam: int) -> Markup:
         return _range(block, block + 1, held)
     source = f" ← {write.copied_from}" if write.copied_from is not None else ""
     kind = "copied" if source else "own"
-    return Markup('<i class="{}">{}{}<small> {} in</small></i>').format(kind, block, source, write.offset + 1)
+    return Markup('<i class="{}">{}{}<small> {}</small></i>').format(
+        kind, block, source, count(write.offset + 1, "row")
+    )
 
 
 # --- Pool -------------------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def events(now: BeamBlocks, is_first: bool) -> Markup:
         freed = count(len(now.freed), "block")
         return html.note(f"The search has ended and {freed} went back: {now.used_blocks} in use.")
     said = [*_forks(now, is_first), *_frees(now), *_copies(now)]
-    return html.note(" ".join(said) or "No fork: every beam goes on in its own blocks.")
+    return html.note(" ".join(said) or "No fork and no copy: every beam writes into its own last block.")
 
 
 def _forks(now: BeamBlocks, is_first: bool) -> list[str]:

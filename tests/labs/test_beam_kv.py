@@ -95,7 +95,7 @@ def test_frames():
     assert LAB.num_frames(trace) == 8
     first, last = LAB.frame(trace, 0), LAB.frame(trace, 7)
     assert first.status.startswith("Step 1: 4 beams kept, 4 pruned; 3 forks, 3 copied, 0 freed; 5 blocks in use, 8 if")
-    assert first.html.count("3 in") == 4  # the seventh token is the third row of the second block
+    assert first.html.count("<small> 3 rows</small>") == 4  # the seventh token is the third row of the second block
     assert first.html.count("← 1") == 3
     assert "every block is given back" in last.status
     assert "Outputs" in last.html
