@@ -17,7 +17,9 @@ from playground.engine.tree import Draft
 
 FIT = (1, 4, 32)  # tokens of the passes that the profile is fitted on
 JUDGE = (2, 8, 16, 64)  # of those it is judged on, at another context
-ROUNDS = 3
+ROUNDS = (3, 8)  # at least and at most
+SETTLED = 0.97  # a round that makes no pass faster than this share of its best so far is the last
+BUDGET_S = 20.0
 NAME = "this_machine"
 
 
@@ -40,22 +42,33 @@ class TimedPass:
 def measure(sessions: Mapping[int, Session], passes: Sequence[tuple[int, int]]) -> Iterator[list[TimedPass]]:
     """After each round over all ``passes`` (new tokens, context): the fastest time of each so far.
 
-    ``sessions`` are by context. What else the machine does can only slow a pass down, and rarely all rounds alike. The
-    drafts repeat the last token: which tokens are fed does not change the time.
+    ``sessions`` are by context. What else the machine does can only slow a pass down, and rarely all rounds alike: it
+    goes on until a round brings nothing new, or the time is used up. The drafts repeat the last token: which tokens are
+    fed does not change the time.
     """
     best: dict[tuple[int, int], float] = {}
-    for _ in range(ROUNDS + 1):  # the first one warms up
+    started = time.perf_counter()
+    for i in range(1 + ROUNDS[1]):  # the first one warms up
+        before = dict(best)
         for n, context in passes:
-            session = sessions[context]
-            tokens = list(session.tokens)
-            session.sync(tokens)
-            draft = Draft.chain([tokens[-1]] * (n - 1))
-            began = time.perf_counter()
-            float(session.score(draft).logits[-1, 0])  # reading a number waits for the device
-            ms = 1e3 * (time.perf_counter() - began)
-            session.sync(tokens)
+            ms = _time_pass(sessions[context], n)
             best[n, context] = min(best.get((n, context), ms), ms)
         yield [TimedPass(n, context, best[n, context]) for n, context in passes]
+        is_settled = all(best[key] > SETTLED * before.get(key, 0.0) for key in best) and bool(before)
+        if i >= ROUNDS[0] and (is_settled or time.perf_counter() - started > BUDGET_S):
+            return
+
+
+def _time_pass(session: Session, num_tokens: int) -> float:
+    """Milliseconds of one pass; ``session`` is left as it was."""
+    tokens = list(session.tokens)
+    draft = Draft.chain([tokens[-1]] * (num_tokens - 1))
+    session.sync(tokens)
+    began = time.perf_counter()
+    float(session.score(draft).logits[-1, 0])  # reading a number waits for the device
+    ms = 1e3 * (time.perf_counter() - began)
+    session.sync(tokens)
+    return ms
 
 
 def fit(shape: Shape, timed: Sequence[TimedPass], number_bytes: float) -> Priced:

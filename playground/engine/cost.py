@@ -9,7 +9,6 @@ Sizes may be numbers or numpy arrays that broadcast: a sweep is one call.
 
 from __future__ import annotations
 
-import bisect
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -227,8 +226,8 @@ def _communication(shape: Network, hardware: Hardware, tokens: Size, profile: Pr
 
 
 def cost_ratio(
-    shape: Network, hardware: Hardware, batch: float, new_tokens: float, context: float = 0, **how: Any
-) -> float:
+    shape: Network, hardware: Hardware, batch: Size, new_tokens: Size, context: Size = 0, **how: Any
+) -> Size:
     """t(n) / t(1): what a pass with ``new_tokens`` per sequence costs, in plain passes; ``how`` as in ``pass_time``."""
     plain = pass_time(shape, hardware, batch, 1, context, **how)
     return pass_time(shape, hardware, batch, new_tokens, context, **how).total_s / plain.total_s
@@ -288,12 +287,10 @@ def losing_batch(
 
     ``None`` when there is none: KV reads, to which drafts add nothing, outweigh everything else at a long context.
     """
-    batches = range(1, most + 1)  # the ratio never falls with the batch
+    batches = np.arange(1, most + 1, dtype=float)  # all: with experts the ratio rises and falls
     gain = tokens_per_pass * (1 + 1e-9)  # a pass that only ever breaks even does not lose
-    found = bisect.bisect_right(
-        batches, gain, key=lambda batch: cost_ratio(shape, hardware, batch, new_tokens, context, **how)
-    )
-    return batches[found] if found < most else None
+    loses = np.asarray(cost_ratio(shape, hardware, batches, new_tokens, context, **how)) > gain
+    return int(batches[loses.argmax()]) if loses.any() else None
 
 
 def max_batch(

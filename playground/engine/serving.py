@@ -145,6 +145,23 @@ def buckets(batches: Sequence[int], best_k: Sequence[int]) -> list[tuple[int, in
     return found
 
 
+def equal_alpha(
+    served: Priced, drafter: Speculator, k: int, speed: float, batch: float = 1, context: int = 0
+) -> float | None:
+    """The acceptance at which ``drafter`` with ``k`` drafts reaches ``speed``; ``None`` if it never does."""
+
+    def reached(alpha: float) -> float:
+        return float(speed_of(served, Contender("", drafter, tokens_by_length(alpha, k), k), k, batch, context))
+
+    if not reached(0.0) <= speed <= reached(1.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reached(middle) < speed else (low, middle)
+    return high
+
+
 # --- Who wins ---
 
 

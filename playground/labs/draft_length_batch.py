@@ -35,6 +35,8 @@ BYTES = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5, "fp32": 4.0}
 TARGETS = (
     "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
 )  # fmt: skip
+FAR_OFF = 0.20
+BUSY = "The fit is far off: other work disturbs the passes it was fitted on. Run it again when the machine is quiet."
 TEXT = "A lighthouse keeper counts the ships that pass at night and writes their names into a long book. "
 
 
@@ -329,10 +331,11 @@ def round_frame(made: Round, index: int) -> Frame:
     """Measured passes after one round; in the last one the fit."""
     worst = calibrate.worst_error([p for p in made.passes if p.new_tokens in JUDGE])
     body = html.section("Passes of this machine", pricing.passes(made.passes, FIT), "the fastest of all rounds so far")
+    warning = html.note(BUSY, "warn") if worst is not None and worst > FAR_OFF else None
     said = f"Round {index + 1}: every pass was timed."
     if worst is not None:
         said = f"The fit is off by at most {100 * worst:.0f} % on passes that it has not seen."
-    return Frame(said, html.frame(body))
+    return Frame(said, html.frame(body, warning))
 
 
 def load_frame(trace: Trace, index: int) -> Frame:

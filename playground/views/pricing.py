@@ -45,9 +45,7 @@ def figures(head: Sequence[str], rows: Sequence[Sequence[Text]], label: str) -> 
         Markup("<tr>{}</tr>").format(
             join(
                 [
-                    Markup('<th scope="row" class="nw">{}</th>' if i == 0 else '<td class="num nw">{}</td>').format(
-                        cell
-                    )
+                    Markup('<th scope="row">{}</th>' if i == 0 else '<td class="num nw">{}</td>').format(cell)
                     for i, cell in enumerate(row)
                 ]
             )
@@ -95,7 +93,7 @@ def contexts(load: Load, k: int) -> Markup:
             "does not fit" if row.best_k is None else f"{row.best_k}",
             _times(row.best_speed),
             _times(row.fixed_speed),
-            NAMES[row.binding],
+            "–" if row.best_k is None else NAMES[row.binding],
             "–" if row.plain_tokens_per_s is None else f"{row.plain_tokens_per_s:,.0f}",
         ]
         for row in load.rows

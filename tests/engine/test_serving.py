@@ -24,6 +24,7 @@ from playground.engine.cost import (
 from playground.engine.drafter_cost import DRAFTERS, draft_model, eagle, eagle3, medusa, mtp, ngram, speculator
 from playground.engine.serving import (
     Contender,
+    equal_alpha,
     flips,
     grid,
     most_sequences,
@@ -78,6 +79,14 @@ def test_the_winner_between_medusa_and_a_draft_model(alpha, context, first, batc
     found = flips(SERVED, contenders, context, with_plain=False)
     assert found[0]["to"] == first
     assert found[1] == {"batch": batch, "from": first, "to": then, "k": 4, "alpha": alpha, "context": context}
+
+
+def test_the_acceptance_at_which_a_head_equals_a_draft_model():
+    model = speeds(SERVED, at(0.8, 4, draft_model(L8)), 1.0, 512)
+    alpha = equal_alpha(SERVED, eagle(L70), 4, model, 1, 512)
+    assert speeds(SERVED, at(alpha, 4, eagle(L70)), 1.0, 512) == pytest.approx(model)
+    assert alpha < 0.8  # the head is cheaper, so it needs less
+    assert equal_alpha(SERVED, draft_model(L8), 4, 9.0) is None
 
 
 def test_medusa_stays_ahead_when_each_side_picks_its_own_length():
