@@ -301,6 +301,23 @@ def setups(model: Any, models: Any, prompt: list[int]) -> Iterator[tuple[str, An
             yield f"{name}, {shape}", finish(models.drafter(name, model, prompt, grower=grower)), grower.max_depth
 
 
+def race_all(model: Any, drafters: dict[str, tuple[Any, int]], prompt: list[int], num_tokens: int) -> dict[str, list]:
+    """The passes of every drafter, step by step in turns, so that whatever disturbs the machine meets all alike."""
+    from playground.engine.decode import race, speculate
+    from playground.engine.length import Fixed
+    from playground.engine.sampling import coins
+    from playground.engine.verify import verify_greedy
+
+    lanes = {}
+    for name, (drafter, k) in drafters.items():
+        how = {"rule": verify_greedy, "length": Fixed(k), "coin": coins(0), "max_new_tokens": num_tokens}
+        lanes[name] = speculate(model.session(prompt, drafter.taps), drafter, **how)
+    passes: dict[str, list] = {name: [] for name in lanes}
+    for name, step in race(lanes):
+        passes[name].append(step)
+    return passes
+
+
 def bench_drafters(num_tokens: int = 48, per_class: int = 4, num_assisted: int = 6) -> Iterator[Line]:
     """Every drafter on held-out prompts beside plain decoding of the same run; trees beside chains."""
     from models.load import Models
@@ -314,11 +331,12 @@ def bench_drafters(num_tokens: int = 48, per_class: int = 4, num_assisted: int =
     for kind, texts in models.held_out().items():
         for text in texts[:per_class]:
             prompt = model.chat(text)
-            plain, seconds, _ = ours(model, NoDrafter(), prompt, num_tokens, 0)
-            for name, drafter, k in setups(model, models, prompt):
-                tokens, own, passes = ours(model, drafter, prompt, num_tokens, k)
-                counters = count(passes)
-                row = (kind, counters.accepted_tokens, counters.num_drafts, seconds / own, tokens == plain)
+            ready = {name: (drafter, k) for name, drafter, k in setups(model, models, prompt)}
+            passes = race_all(model, {"plain": (NoDrafter(), 0), **ready}, prompt, num_tokens)
+            outputs = {name: [o.token for s in steps for o in s.outputs] for name, steps in passes.items()}
+            for name in ready:
+                counters, speed = count(passes[name]), passes["plain"][-1].ended_ms / passes[name][-1].ended_ms
+                row = (kind, counters.accepted_tokens, counters.num_drafts, speed, outputs[name] == outputs["plain"])
                 found.setdefault(name, Figures()).rows.append(row)
     for name, figures in found.items():
         yield from drafter_lines(name, figures, model.dtype_name == "fp32")
