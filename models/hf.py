@@ -271,8 +271,9 @@ class HFModel:
 
 
 def fit(logits: Tensor, width: int) -> Tensor:
-    """``logits`` ``[n, vocab]`` cut or padded with -inf to ``[n, width]``."""
-    return nn.functional.pad(logits, (0, width - logits.shape[-1]), value=-torch.inf)
+    """``logits`` ``[n, vocab]`` cut or padded with -inf to ``[n, width]``; a copy only where it is padded."""
+    missing = width - logits.shape[-1]
+    return nn.functional.pad(logits, (0, missing), value=-torch.inf) if missing > 0 else logits[:, :width]
 
 
 def _shallow(module: nn.Module) -> Any:
