@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from playground.engine import decode
+from playground.engine.cost import PROFILES, Priced, tensor_parallel
 from playground.engine.divergence import between
 from playground.engine.draft_trees import SHAPES
+from playground.engine.drafter_cost import speculator
 from playground.engine.drafters import Drafter, NGram, NoDrafter
 from playground.engine.face_to_face import (
     Followed,
@@ -26,18 +30,27 @@ from playground.engine.face_to_face import (
 from playground.engine.length import Fixed
 from playground.engine.metrics import ratio, summarise
 from playground.engine.model import LanguageModel
+from playground.engine.raced_price import raced
 from playground.engine.sampling import Temperature, coins
+from playground.engine.serving import Contender, tokens_by_length, tokens_from_hits
+from playground.engine.serving import priced as price_of
 from playground.engine.stop import Stop
 from playground.engine.trace import Lane, Pass, Trace
 from playground.engine.tree_drafting import Dynamic, Grower, Ranked
 from playground.engine.verify import verify_greedy
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
-from playground.views import charts, faceoff, html, tokens
+from playground.views import charts, faceoff, html, priced, speculation, tokens
 
 NAMES = ("medusa", "eagle3", "tiny", "ngram", "combination", "layer_skip")
 TREES = ("medusa", "eagle3", "tiny", "layer_skip")  # the others have one guess for each place
 BLIND, CONDITIONAL = "medusa", ("eagle3", "tiny", "layer_skip")
 GREEDY = (Temperature(0.0),)
+PRICED = ("medusa", "eagle3", "draft_model", "ngram")
+PRICED_AS = {"medusa": "medusa", "eagle3": "eagle3", "tiny": "draft_model", "ngram": "ngram", "combination": "eagle3"}
+LONGEST = 16  # draft that a draft model with a stated acceptance may pick
+MODELS = (
+    "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
+)  # fmt: skip
 KEYS = (
     "mean_acceptance_length", "acceptance_per_position", "conditional_per_position", "draft_ms", "verify_ms",
     "tokens_per_second", "output_tokens", "target_passes", "num_drafts", "finish_reason",
@@ -62,7 +75,36 @@ class Params:
     dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="More")
     device: str = control("auto", "Device", choices=("auto", "cpu", "cuda"), free=True, group="More")
 
+    price_from: str = control(
+        "this_run", "Acceptance", "this_run, or the two stated below.", choices=("this_run", "stated"), group="Price"
+    )
+    medusa_hits: tuple[float, ...] = control(
+        (0.605, 0.356, 0.225, 0.160), "Medusa's hits", "Stated: share of passes in which each place stands.",
+        min=0, max=1, group="Price",
+    )  # fmt: skip
+    draft_alpha: float = control(
+        0.75, "Draft model's α", "Stated: chance of each draft to stand.", min=0, max=1, step=0.01, group="Price"
+    )
+    priced_length: str = control(
+        "k", "Priced length", "k as above, or the best at every batch.", choices=("k", "best"), group="Price"
+    )
+    draft_model: str = control(
+        "llama-3.1-8b", "Draft model", "Priced for tiny.", choices=MODELS, free=True, group="Price"
+    )
+    priced_target: str = control("llama-3.3-70b", "Priced model", choices=MODELS, free=True, group="Price")
+    priced_context: int = control(512, "Priced context", "Tokens each.", min=0, max=131_072, step=1, group="Price")
+    hardware: str = control(
+        "h100", "Hardware", choices=("h100", "h200", "a100", "l4", "laptop"), free=True, group="Price"
+    )
+    tensor_parallel: int = control(8, "Devices", "They share every layer.", min=1, max=64, step=1, group="Price")
+    profile: str = control("data_sheet", "Profile", choices=tuple(PROFILES), group="Price")
+
     def __post_init__(self) -> None:
+        hits = self.medusa_hits
+        if not 1 <= len(hits) <= 8 or any(b > a for a, b in itertools.pairwise(hits)):
+            raise BadInput(
+                "medusa_hits takes one to eight shares that never rise: a place stands only behind all before."
+            )
         if not self.drafters:
             raise BadInput(f"drafters is empty: name at least one of {', '.join(NAMES)}.")
         if len(set(self.drafters)) < len(self.drafters):
@@ -81,6 +123,7 @@ class Params:
 
 def run(params: Params, models: Models) -> Iterator[Update]:
     """The race; then blind and conditional drafts after the same texts; then each class of held-out prompts."""
+    price_tags = serve(params, models)
     model = yield from models.load(params.target, params.dtype, params.device)
     prompt = model.chat(params.prompt)
     if not prompt:
@@ -91,6 +134,10 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     trace = Trace(texts=model.texts(prompt), provenance={**about, "missing": missing, "parameters": sizes})
     for name in (*ready, "plain"):
         trace = trace.open(name, prompt)
+    for name, tags in price_tags.items():
+        trace = trace.open(name)
+        for tag in tags:
+            trace = trace.add(name, tag)
     yield Progress("Warming up")
     next(greedy(model, prompt[:2], NoDrafter(), params), None)
     lanes = {name: greedy(model, prompt, drafter, params) for name, drafter in (ready | {"plain": NoDrafter()}).items()}
@@ -100,6 +147,15 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     trace = trace.open("side by side").open("classes")
     trace = yield from compare_drafts(params, models, model, prompt, trace)
     yield from by_class(params, models, model, list(ready), trace)
+
+
+def serve(params: Params, models: Models) -> dict[str, tuple[Any, ...]]:
+    """What prices stand for, and the priced drafters in the order of ``PRICED``; ``ValueError`` for unknown names."""
+    shape = models.shape(params.priced_target)
+    pod = tensor_parallel(models.hardware(params.hardware), params.tensor_parallel)
+    names = (params.draft_model if name == "draft_model" else name for name in PRICED)
+    drafters = tuple(speculator(name, shape, models.shape) for name in names)
+    return {"priced": (Priced(shape, pod, PROFILES[params.profile]),), "priced drafters": drafters}
 
 
 def make_drafters(
@@ -209,7 +265,38 @@ def summary(trace: Trace) -> dict[str, Any]:
         "all_identical": None if not lanes else all_same([found[name]["identical_to_plain"] for name in lanes]),
         "missing": trace.provenance.get("missing", {}),
         "later_tokens_fit": fits(moments),
+        "priced": prices(trace),
     }
+
+
+def contenders(trace: Trace) -> list[Contender]:
+    """Who is priced: the two with a stated acceptance, or the drafters of this run once the race is over."""
+    tags = dict(zip(PRICED, steps_of(trace, "priced drafters"), strict=False))
+    params = trace.provenance.get("params", {})
+    if not tags or "price_from" not in params:
+        return []
+    is_best = params["priced_length"] == "best"
+    if params["price_from"] == "stated":
+        hits, alpha = params["medusa_hits"], params["draft_alpha"]
+        ours, theirs = (None, None) if is_best else (min(params["k"], len(hits)), params["k"])
+        return [
+            Contender("medusa", tags["medusa"], tokens_from_hits(hits), ours),
+            Contender("draft_model", tags["draft_model"], tokens_by_length(alpha, LONGEST), theirs, alpha),
+        ]
+    lanes = [lane for lane in racers(trace) if lane.name in PRICED_AS]
+    if not all(lane.finish for lane in lanes):
+        return []
+    found = (raced(lane.name, tags[PRICED_AS[lane.name]], lane.steps, is_best) for lane in lanes)
+    return [each for each in found if each]
+
+
+def prices(trace: Trace) -> dict[str, Any] | None:
+    """Cost, speed by batch and the winner's changes of ``contenders`` and plain decoding on the priced model."""
+    found, context = contenders(trace), trace.provenance.get("params", {}).get("priced_context", 0)
+    if not found:
+        return None
+    tokens = {c.name: c.tokens[-1 if c.k is None else c.k] for c in found}
+    return {**price_of(steps_of(trace, "priced")[0], found, context), "tokens_per_pass": tokens}
 
 
 def all_same(each: Sequence[bool | None]) -> bool | None:
@@ -291,7 +378,7 @@ def closing(trace: Trace) -> list[str]:
     """The frames after the race, in their order."""
     if not trace.lanes or not all(lane.finish for lane in (*racers(trace), trace["plain"])):
         return []
-    parts = ["figures"]
+    parts = ["figures", *(["prices"] if contenders(trace) else [])]
     if steps_of(trace, "side by side"):
         parts.append("duel")
     if trace.provenance.get("params", {}).get("prompts_per_class") and steps_of(trace, "classes"):
@@ -304,7 +391,7 @@ def frame(trace: Trace, index: int) -> Frame:
     lead = trace.lanes[0]
     if index < len(lead.steps):
         return race_frame(trace, lead.steps[index].ended_ms)
-    pictures = {"figures": end_frame, "duel": duel_frame, "classes": class_frame}
+    pictures = {"figures": end_frame, "prices": price_frame, "duel": duel_frame, "classes": class_frame}
     return pictures[closing(trace)[index - len(lead.steps)]](trace)
 
 
@@ -317,7 +404,7 @@ def race_frame(trace: Trace, until_ms: float) -> Frame:
     body = html.frame(
         faceoff.clocks(lanes, until_ms),
         faceoff.lanes(lanes, trace.texts, until_ms),
-        missing_note(trace),
+        remarks(trace, until_ms),
         tokens.legend(("accepted", "recovered", "bonus", "plain")),
     )
     counts = {lane.name: sum(len(s.outputs) for s in lane.steps if s.ended_ms <= until_ms) for lane in lanes}
@@ -325,27 +412,39 @@ def race_frame(trace: Trace, until_ms: float) -> Frame:
     return Frame(f"After {until_ms:,.0f} ms {ahead} is ahead with {html.count(counts[ahead], 'token')}.", body)
 
 
-def missing_note(trace: Trace) -> Any:
+def remarks(trace: Trace, until_ms: float = math.inf) -> html.Text | None:
+    """Who is not in this run and why, and what went wrong in a lane until then."""
     missing = trace.provenance.get("missing", {})
-    said = " ".join(f"{name}: {why}" for name, why in missing.items())
-    return html.note(f"Not in this run. {said}", "warn") if missing else None
+    said = [f"Not in this run. {' '.join(f'{name}: {why}' for name, why in missing.items())}"] if missing else []
+    lanes = ((lane.name, step) for lane in running(trace) for step in lane.steps if step.ended_ms <= until_ms)
+    said += dict.fromkeys(f"{name}: {step.note}" for name, step in lanes if step.note)
+    return html.join([html.note(each, "warn") for each in said]) if said else None
 
 
 def end_frame(trace: Trace) -> Frame:
     result = summary(trace)
     lanes = running(trace)
-    notes = {step.note for lane in lanes for step in lane.steps if step.note}
     until = max(lane.steps[-1].ended_ms for lane in lanes if lane.steps)
     body = html.frame(
         html.section("The drafters", faceoff.figures(result["drafters"]), "measured on this prompt"),
         faceoff.clocks(lanes, until),
         html.section("The output of all of them", faceoff.strip(plain_tokens(trace), trace.texts)),
-        *(html.note(note, "warn") for note in sorted(notes)),
-        missing_note(trace),
+        remarks(trace),
     )
     best, speed = result["fastest"], result["fastest_speedup"]
     said = f"{best} is the fastest, {speed:.2f} times plain decoding." if best else "No drafter ran."
     return Frame(said, body)
+
+
+def price_frame(trace: Trace) -> Frame:
+    """The same drafters on a served model, over the batch."""
+    price, names = prices(trace), [contender.name for contender in contenders(trace)]
+    stated = trace.provenance["params"]["price_from"] == "stated"
+    model = steps_of(trace, "priced drafters")[PRICED.index("draft_model")].name
+    note = STATED.format(model=model) if stated else MEASURED.format(model=model)
+    return Frame(
+        f"On {price['target']}: {priced.first(price)}", html.frame(priced.panel(price, names), html.note(note))
+    )
 
 
 def plain_tokens(trace: Trace) -> list[tuple[int, str, str]]:
@@ -423,7 +522,25 @@ def class_chart(trace: Trace) -> Any:
     return charts.bars(series, "", "tokens per pass with a draft") if series else None
 
 
+def price_chart(trace: Trace) -> Any:
+    """Speed over the batch on the priced model, with the batches at which the winner changes."""
+    price = prices(trace)
+    if price is None:
+        return None
+    served = steps_of(trace, "priced")[0]
+    return speculation.contenders_over_batch(served, contenders(trace), price["context"], price["flips"])
+
+
 # --- Page -------------------------------------------------------------------------------------------------------------
+
+STATED = (
+    "The acceptance is stated in the controls, the prices follow from shapes: Medusa's heads all in one pass, or a "
+    "pass of {model} for each draft. No change is a law: it holds for this k, this acceptance and this context."
+)
+MEASURED = (
+    "The acceptance is this run's, the prices are those of drafters for the priced model; tiny is priced as {model}, "
+    "combination as if EAGLE-3 drafted in every pass, layer_skip not at all. Few passes give rough figures."
+)
 
 HOW = """
 **One target, one loop.** Every lane decodes the same prompt with the same target and the same greedy verification. Only
@@ -443,6 +560,12 @@ and asks the target how well each token follows the draft's own words.
 **What speed needs.** A pass with a draft costs `draft + verify`, and yields `1 + accepted`. A drafter with the longest
 acceptance is not the fastest one when it drafts slowly: the chart of times shows both parts. Parameters are those the
 drafter runs beside the tables that it shares with the target.
+
+**On a served model.** The last chart prices the race: acceptance as measured here or as you state it, drafters of the
+priced model's size, and a batch that grows. Cheap drafters win while a pass waits for weights; a dear one that is right
+more often can win once verification is the bill, because it wastes fewer positions. A draft model has KV of its own to
+read: at a long context that can turn the order round. So every change of the winner is stated with its k, acceptance
+and context, and if each side may choose its own k it can vanish.
 
 **By class.** The held-out prompts were used neither in training nor in choosing the draft vocabulary. The target's
 greedy reply is written once, and every drafter is led along it: under greedy verification a token is accepted exactly
@@ -484,6 +607,18 @@ QUESTIONS = (
         mistakes=("One average over all traffic.", "Measuring on the drafter's training prompts."),
         preset="copy",
     ),
+    Question(
+        ask="Medusa heads or an 8B draft model for a 70B target: which one, and what would change your mind?",
+        answer=(
+            "Four heads cost a few per cent of a pass, four passes of the 8B model nearly half of one.",
+            "At a small batch the cheap one wins; at a larger one wasted positions cost, and acceptance decides.",
+            "The draft model reads KV of its own, so a long context can turn the order round.",
+            "Ask who fixed k: when each side picks its own, the change can vanish.",
+        ),
+        follow_ups=("Where do both lose to plain decoding? (When the batch fills the compute units.)",),
+        mistakes=("Quoting the batch of the change without k, acceptance and context.",),
+        preset="heads_or_model",
+    ),
 )
 
 SOURCES = (
@@ -515,6 +650,11 @@ LAB = Lab(
         Chart("Accepted by draft position", position_chart, "Measured: of the drafts that stood up to there."),
         Chart("Where a pass spends its time", time_chart, "Measured: means over the passes of each lane."),
         Chart("Held-out prompts by class", class_chart, "Measured here along the target's own replies."),
+        Chart(
+            "Speed over batch",
+            price_chart,
+            "Priced: acceptance as measured here or as stated, drafters and hardware as in the controls.",
+        ),
     ),
     how=HOW,
     code=code,

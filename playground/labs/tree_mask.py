@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from playground.engine import decode
+from playground.engine.cost import PROFILES, Priced, tensor_parallel
 from playground.engine.divergence import between
 from playground.engine.draft_trees import SHAPES, Shape, best_tree, chain, check_ranks
 from playground.engine.drafters import Drafter, NoDrafter
@@ -16,6 +17,8 @@ from playground.engine.metrics import count, ratio, summarise
 from playground.engine.model import LanguageModel
 from playground.engine.sampling import chain as knob_chain
 from playground.engine.sampling import coins
+from playground.engine.serving import Contender
+from playground.engine.serving import priced as price_of
 from playground.engine.stop import Stop
 from playground.engine.trace import Lane, Pass, Trace
 from playground.engine.tree_drafting import Drawn, Dynamic, Grower, Ranked
@@ -31,12 +34,15 @@ from playground.engine.tree_report import (
 )
 from playground.engine.verify import verify_greedy, verify_sampling
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
-from playground.views import charts, clock, draft_tree, html, kv, race, tokens, verification
+from playground.views import charts, clock, draft_tree, html, kv, priced, race, speculation, tokens, verification
 
 RANKS = (0.605, 0.112, 0.049, 0.033, 0.024)
 SHAPE_NAMES = ("chain", "ten", "medusa", "dynamic", "best")
 DRAFTERS = ("eagle3", "medusa", "tiny", "layer_skip")
 MAX_NODES, MAX_LEVELS = 64, 16
+MODELS = (
+    "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
+)  # fmt: skip
 LANES = ("tree", "chain", "plain")
 TREE_TEXT = "The parent of each node in order, -1 at the top; parent:rank takes another candidate. Replaces the shape."
 RANK_TEXT = "Chance that the drafter's candidate of each rank is the accepted one, the same at every node."
@@ -62,6 +68,16 @@ class Params:
         "likeliest", "Children", "drawn: without replacement, at temperatures above 0.", choices=("likeliest", "drawn"),
         group="Run",
     )  # fmt: skip
+    priced_target: str = control("llama-3.3-70b", "Priced model", choices=MODELS, free=True, group="Price")
+    priced_context: int = control(0, "Priced context", "Tokens each.", min=0, max=131_072, step=1, group="Price")
+    level_cost: float = control(
+        0.03, "Cost of a level", "Drafting one, in plain passes.", min=0, max=1, step=0.01, group="Price"
+    )
+    hardware: str = control(
+        "h100", "Hardware", choices=("h100", "h200", "a100", "l4", "laptop"), free=True, group="Price"
+    )
+    tensor_parallel: int = control(8, "Devices", "They share every layer.", min=1, max=64, step=1, group="Price")
+    profile: str = control("data_sheet", "Profile", choices=tuple(PROFILES), group="Price")
     temperature: float = control(0.0, "Temperature", "0 is greedy.", min=0, max=2, step=0.1, group="Run")
     max_new_tokens: int = control(24, "New tokens", min=1, max=128, step=1, group="Run")
     draft_layers: int = control(8, "Draft layers", "Of layer_skip.", min=1, max=64, step=1, group="Run")
@@ -122,13 +138,15 @@ def check_size(shape: Shape) -> None:
 
 def run(params: Params, models: Models) -> Iterator[Update]:
     """The tree at once; then tree, chain and plain decoding on one clock; then what a mask and a pass cost."""
+    served = serve(params, models)
     model = yield from models.load(params.target, params.dtype, params.device)
     prompt, shape = model.chat(params.prompt), params.fixed
     if not prompt:
         raise BadInput("The prompt is empty: the model needs at least one token to go on from.")
     trace = Trace(texts=model.texts(prompt), provenance={**model.provenance(), "drafter": params.drafter})
-    for name in (*LANES, "plan", "mask", "times", "positions"):
+    for name in (*LANES, "plan", "mask", "times", "positions", "priced"):
         trace = trace.open(name, prompt if name in LANES else ())
+    trace = trace.add("priced", served)
     if shape is not None:
         check_room(shape, len(prompt), model.max_tokens)
         trace = tell_plan(trace, params, shape, len(prompt))
@@ -150,6 +168,12 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         if trace["plan"].steps:
             yield trace
     yield from measure(params, model, prompt, trace)
+
+
+def serve(params: Params, models: Models) -> Priced:
+    """The model and hardware of the price; raises ``ValueError`` with the names there are."""
+    pod = tensor_parallel(models.hardware(params.hardware), params.tensor_parallel)
+    return Priced(models.shape(params.priced_target), pod, PROFILES[params.profile])
 
 
 def tell_plan(trace: Trace, params: Params, shape: Shape, num_prompt: int) -> Trace:
@@ -251,7 +275,25 @@ def summary(trace: Trace) -> dict[str, Any]:
         "position_error": max(errors.total_variation, default=None) if errors else None,
         "position_flips": sum(errors.flips) if errors else None,
         "missing": trace.provenance.get("missing"),
+        "priced": prices(trace),
     }
+
+
+def contenders(trace: Trace) -> list[Contender]:
+    """The tree and the chain beside it, with the tokens per pass that the stated chances give."""
+    planned, params = planned_of(trace), trace.provenance.get("params", {})
+    if planned is None or "level_cost" not in params:
+        return []
+    cost, alpha = params["level_cost"], next(iter(params["ranks"]), 0.0)
+    depth, k = planned.shape.max_depth, planned.chain_length
+    tree = Contender("tree", cost, (1.0,) * depth + (planned.expected_tokens,), depth, alpha, len(planned.parents))
+    return [tree, Contender("chain", cost, (1.0,) * k + (planned.chain_expected_tokens,), k, alpha)]
+
+
+def prices(trace: Trace) -> dict[str, Any] | None:
+    """Tree, chain and plain decoding on the priced model; ``k`` of a change is the winner's number of levels."""
+    found, served = contenders(trace), steps_of(trace, "priced")
+    return price_of(served[0], found, trace.provenance["params"]["priced_context"]) if found and served else None
 
 
 def positions(planned: TreePlan, by_index: bool) -> tuple[int, ...]:
@@ -331,7 +373,7 @@ def position_frame(trace: Trace) -> Frame:
 def plan_frame(trace: Trace) -> Frame:
     """The tree, its mask and its flattened order."""
     planned = planned_of(trace)
-    shape, costs = planned.shape, trace["mask"].steps[0]
+    shape, costs, on_server = planned.shape, trace["mask"].steps[0], prices(trace)
     by_index = trace.provenance.get("params", {}).get("positions") == "indices"
     aside = f"{shape.mask_ones} ones of {costs.tree_bytes}"
     size = f"{html.count(len(shape), 'node')}, {html.count(shape.max_depth, 'level')}"
@@ -347,6 +389,7 @@ def plan_frame(trace: Trace) -> Frame:
         html.section(
             "Flattened order", draft_tree.order(planned, by_index), "position counted from the last committed token"
         ),
+        priced.panel(on_server, ("tree", "chain")) if on_server else None,
     )
     e, alone = html.number(planned.expected_tokens, 3), html.number(planned.chain_expected_tokens, 3)
     said = f"{size}, {shape.mask_ones} ones in the mask. Expected tokens per pass: {e}; a chain of "
@@ -423,6 +466,15 @@ def time_chart(trace: Trace) -> Any:
     return charts.bars({"pass": [(t.name, t.ms) for t in timed]}, "", "ms") if len(timed) > 1 else None
 
 
+def price_chart(trace: Trace) -> Any:
+    """Speed of tree and chain over the batch, with the batches at which the winner changes."""
+    price = prices(trace)
+    if price is None:
+        return None
+    served, context = steps_of(trace, "priced")[0], price["context"]
+    return speculation.contenders_over_batch(served, contenders(trace), context, price["flips"])
+
+
 # --- Page -------------------------------------------------------------------------------------------------------------
 
 HOW = """
@@ -455,6 +507,9 @@ the drafter itself has most confidence and keeps the best of all. Its children a
 
 **What it costs.** The mask is a few bytes. The nodes are positions of the pass, and those are paid for: the chart of
 pass times shows the tree beside a chain of as many nodes, where only the mask differs, and beside the shorter chain.
+For a served model the last chart prices both with the stated chances: while a pass waits for weights, nodes are free
+and the tree wins; once the batch fills the compute units each node costs, and the chain wins, later plain decoding.
+A longer context moves both changes up, because reading KV hides more nodes.
 """
 
 QUESTIONS = (
@@ -531,6 +586,11 @@ LAB = Lab(
             "Time of a pass by its draft",
             time_chart,
             "Measured here, the fastest of several. The tree and the longest chain differ in the mask only.",
+        ),
+        Chart(
+            "Speed over batch, tree and chain",
+            price_chart,
+            "Priced: the stated chances of the ranks, a cost for each level, the model and hardware of the controls.",
         ),
     ),
     how=HOW,

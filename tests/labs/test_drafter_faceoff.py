@@ -9,7 +9,7 @@ import pytest
 from models import trained
 from models.load import Models
 from playground.engine.trace import Trace
-from playground.lab import BadInput, Progress, execute, read_params
+from playground.lab import Progress, execute, read_params
 from playground.labs import drafter_faceoff as lab_module
 from playground.labs.drafter_faceoff import LAB, NAMES
 from tests.drafting import save_weights
@@ -60,14 +60,28 @@ def test_every_drafter_has_every_figure(full) -> None:
             assert set(part) >= {"mean_acceptance_length", "acceptance_per_position", "conditional_per_position"}
 
 
-def test_frames_of_a_race_then_figures_drafts_classes(full) -> None:
+def test_frames_of_a_race_then_figures_prices_drafts_classes(full) -> None:
     trace = full[-1]
     lead = len(trace.lanes[0].steps)
-    assert LAB.num_frames(trace) == lead + 3
+    assert LAB.num_frames(trace) == lead + 4
     frames = [LAB.frame(trace, i) for i in range(LAB.num_frames(trace))]
     assert all(frame.status and "<section" in frame.html for frame in frames)
-    assert "drafts blindly" in frames[lead + 1].status
+    assert frames[lead + 1].status.startswith("On Llama 3.3 70B: At batch 1")
+    assert "drafts blindly" in frames[lead + 2].status
     assert all(chart.draw(trace) is not None for chart in LAB.charts)
+
+
+def test_prices_are_those_of_the_race(full) -> None:
+    found = LAB.summary(full[-1])
+    price = found["priced"]
+    assert set(price["draft_cost"]) == {"medusa", "eagle3", "tiny", "ngram", "combination"}
+    assert price["draft_cost"]["ngram"] == 0
+    for name, tokens in price["tokens_per_pass"].items():
+        race = found["drafters"][name]
+        drafted = race["num_drafts"] / race["target_passes"]
+        assert tokens == pytest.approx(1 + drafted * (race["mean_acceptance_length"] - 1))
+        assert price["speedup_by_batch"][name]["1"] <= tokens
+    assert LAB.summary(full[0])["priced"] is None  # before the race is over
 
 
 def test_frames_stay_as_they_are_while_the_run_goes_on(full) -> None:
@@ -151,10 +165,14 @@ def test_without_any_drafter_plain_decoding_is_left() -> None:
         ({"drafters": "oracle"}, "drafters must be one of"),
         ({"prompt": ""}, "prompt is empty"),
         ({"prompts_per_class": "20"}, "prompts_per_class must lie"),
+        ({"medusa_hits": "0.3,0.4"}, "medusa_hits takes one to eight shares that never rise"),
+        ({"priced_target": "gpt-9"}, "no models entry 'gpt-9'"),
+        ({"hardware": "abacus"}, "no hardware entry 'abacus'"),
+        ({"draft_model": "gpt-9"}, "no models entry 'gpt-9'"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_it(values: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(ValueError, match=says):
         traces(**values)
 
 

@@ -45,6 +45,16 @@ def test_the_summary_has_its_keys_on_every_partial_trace() -> None:
     assert all(frame.status and "<section" in frame.html for frame in frames)
 
 
+@pytest.mark.parametrize(("context", "batch"), [(0, 32), (1024, 34), (4096, 41)])
+def test_the_batch_from_which_the_chain_wins(context: int, batch: int) -> None:
+    first = traces(shape="best", priced_context=context)[0]
+    price = LAB.summary(first)["priced"]
+    change = {"batch": batch, "from": "tree", "to": "chain", "k": 5, "alpha": 0.605, "context": context}
+    assert (price["first"], price["flips"][0]) == ("tree", change)
+    assert "Who is the fastest" in LAB.frame(first, 0).html
+    assert LAB.charts[-1].draw(first) is not None
+
+
 @pytest.mark.parametrize("shape", tree_mask.SHAPE_NAMES)
 def test_every_shape_is_lossless(shape: str) -> None:
     found = LAB.summary(traces(shape=shape)[-1])
