@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.heads import KV, Eagle3, Medusa, TinyLM
+from models.heads import KV, Eagle, Medusa, TinyLM
 from models.trained import Trained, Unfit, load_for
 from playground.engine.drafters import Drafter, NGram
 from playground.engine.model import Scores
@@ -21,7 +21,7 @@ from playground.engine.tree_drafting import Grower, Growth, TreeDrafter, draftin
 
 @dataclass
 class EagleDrafter:
-    """EAGLE-3: a guesser for trees, and by itself a chain drafter.
+    """A one-layer head of the EAGLE family: a guesser for trees, and by itself a chain drafter.
 
     Its KV rows are slots: a slot joins a state with the token that followed it. Slots of committed tokens are made from
     the target's own states; those of a draft, made from the head's, are dropped when the next proposal begins.
@@ -47,7 +47,7 @@ class EagleDrafter:
         return self.trained.num_parameters
 
     @property
-    def head(self) -> Eagle3:
+    def head(self) -> Eagle:
         return self.trained.module  # type: ignore[return-value]
 
     def propose(self, context: Context, k: int, coin: Coin, hidden: Tensor | None = None) -> Draft:
@@ -56,7 +56,9 @@ class EagleDrafter:
 
     @torch.inference_mode()
     def begin(self, context: Context, k: int, hidden: Tensor | None) -> Tensor | None:
-        if hidden is not None and len(hidden):
+        if not self.taps:  # it reads tokens only: nothing to wait for
+            self.waiting = [self.trained.embedding.new_zeros(len(context.tokens) - 1 - self.slots, 0)]
+        elif hidden is not None and len(hidden):
             self.waiting.append(self.head.fuse(hidden.to(self.trained.embedding.dtype)))
         known = self.slots + sum(map(len, self.waiting))
         if k == 0 or not self.waiting or known != len(context.tokens) - 1:
@@ -93,10 +95,12 @@ class EagleDrafter:
         """Write one slot per token; the head's states ``[n, dim]`` after them."""
         x = self.head.enter(self.trained.embed(tokens), states)
         at = torch.tensor(list(positions), device=x.device)
-        return self.head.block(x[None], at, self.kv, mask.to(x.device) if mask is not None else None)[0]
+        return self.head.carry(
+            self.head.block(x[None], at, self.kv, mask.to(x.device) if mask is not None else None)[0]
+        )
 
     def _logits(self, states: Tensor) -> Tensor:
-        return self.trained.logits(self.head.norm(states))
+        return self.trained.logits(self.head.speak(states))
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         rows = len(self.kv)

@@ -1,4 +1,4 @@
-"""Trained drafters as modules: Medusa's heads, an EAGLE-3 head, a tiny language model.
+"""Trained drafters as modules: Medusa's heads, one-layer heads of the EAGLE family, a tiny language model.
 
 None owns an embedding or an output head: tokens are embedded with the target's table, and logits are taken over a
 reduced draft vocabulary, with its rows of the target's LM head.
@@ -151,37 +151,51 @@ class Medusa(nn.Module):
         return x
 
 
-class Eagle3(nn.Module):
-    """One block that drafts in feature space from the target's low, middle and high states (arXiv 2503.01840).
+class Eagle(nn.Module):
+    """One block that drafts in feature space, from the target's states and the token that followed (arXiv 2401.15077).
 
-    ``fuse`` makes one state of the three; ``enter`` joins it with the embedding of the token that followed; the block's
-    output stands in for the fused state at the next step, so the head can go on alone.
+    How many states it taps makes it one of three. Several: ``fuse`` makes one of them (EAGLE-3, 2503.01840). One, the
+    target's last: it is read as it is (EAGLE, and DeepSeek-V3's MTP module, 2412.19437). None: the block reads tokens
+    only. ``enter`` joins state and embedding; what the block puts out stands in for the next state, so that the head
+    can go on alone. With ``predicts_feature`` that is the target's next last state itself, ready for its LM head.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, predicts_feature: bool = False) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.predicts_feature = shape, predicts_feature
         n, d = len(shape.taps), shape.dim
-        self.tap_scale = nn.Parameter(torch.ones(n, d))
-        self.fusion = nn.Linear(n * d, d, bias=False)
+        if n > 1:
+            self.tap_scale = nn.Parameter(torch.ones(n, d))
+            self.fusion = nn.Linear(n * d, d, bias=False)
         self.embedding_norm = nn.RMSNorm(d, shape.eps)
-        self.state_norm = nn.RMSNorm(d, shape.eps)
-        self.entry = nn.Linear(2 * d, d, bias=False)
+        if n:
+            self.state_norm = nn.RMSNorm(d, shape.eps)
+        self.entry = nn.Linear((2 if n else 1) * d, d, bias=False)
         self.block = Block(shape)
-        self.norm = nn.RMSNorm(d, shape.eps)
+        self.norm = nn.Identity() if predicts_feature else nn.RMSNorm(d, shape.eps)
 
     def scale(self, features: Tensor) -> Tensor:
         """Taps ``[..., taps, dim]`` at unit RMS, weighted per channel, side by side ``[..., taps * dim]``."""
         return (F.rms_norm(features, features.shape[-1:], eps=self.shape.eps) * self.tap_scale).flatten(-2)
 
     def fuse(self, features: Tensor) -> Tensor:
-        return self.fusion(self.scale(features))
+        """One state ``[..., dim]`` of the taps ``[..., taps, dim]``; ``[..., 0]`` where none is tapped."""
+        return self.fusion(self.scale(features)) if len(self.shape.taps) > 1 else features.flatten(-2)
 
     def join(self, embedded: Tensor, state: Tensor) -> Tensor:
-        return torch.cat([self.embedding_norm(embedded), self.state_norm(state)], -1)
+        parts = [self.embedding_norm(embedded)]
+        return torch.cat([*parts, self.state_norm(state)] if self.shape.taps else parts, -1)
 
     def enter(self, embedded: Tensor, state: Tensor) -> Tensor:
         return self.entry(self.join(embedded, state))
+
+    def carry(self, x: Tensor) -> Tensor:
+        """The block's output as the next step's state: in the likeness of the target's last one where it reads that."""
+        return self.norm(x) if len(self.shape.taps) == 1 else x
+
+    def speak(self, state: Tensor) -> Tensor:
+        """A carried state as the target's LM head wants it."""
+        return state if len(self.shape.taps) == 1 else self.norm(state)
 
 
 class TinyLM(nn.Module):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from models.heads import Eagle3, Medusa, Shape, TinyLM
+from models.heads import Eagle, Medusa, Shape, TinyLM
 from models.linear import faster_linears, few_rows
 
 FORMAT = "decoding-playground-drafter/1"
@@ -59,7 +59,9 @@ class Trained:
 
 
 BUILD: dict[str, Callable[[Shape, dict[str, Any]], nn.Module]] = {
-    "eagle3": lambda shape, _: Eagle3(shape),
+    "eagle3": lambda shape, _: Eagle(shape),
+    "eagle": lambda shape, _: Eagle(shape, predicts_feature=True),
+    "mtp": lambda shape, _: Eagle(shape),
     "medusa": lambda shape, more: Medusa(shape, int(more["heads"])),
     "tiny": lambda shape, _: TinyLM(shape),
 }

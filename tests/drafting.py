@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from models import trained
-from models.heads import Eagle3, Medusa, Shape, TinyLM
+from models.heads import Eagle, Medusa, Shape, TinyLM
 from models.hf import HFModel
 from playground.engine.draft_trees import SHAPES, best_tree
 from playground.engine.sampling import Knob
@@ -40,7 +40,7 @@ def save_weights(host: HFModel, folder: Path) -> None:
     size = Shape(dim=32, num_heads=4, num_kv_heads=2, head_dim=8, intermediate=48, taps=(1, 2, 4))
     last = {**size.as_dict(), "taps": (4,)}
     modules = {
-        "eagle3": (Eagle3(size), {}),
+        "eagle3": (Eagle(size), {}),
         "medusa": (Medusa(Shape(**last), 4), {"heads": 4}),
         "tiny": (TinyLM(Shape(**{**size.as_dict(), "layers": 2, "taps": ()})), {}),
     }

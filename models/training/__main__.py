@@ -100,10 +100,10 @@ def evaluate(args: argparse.Namespace) -> None:
     target = parts(model, args.name)
     kept = [*read_meta(args.work / "features").taps, model.config.num_hidden_layers]
     if args.weights:
-        paths = {name: args.weights / f"{name}.safetensors" for name in DRAFTERS}
+        paths = {name: args.weights / f"{name}.safetensors" for name in args.drafters}
         weights = {name: trained.load(p, target.embedding, target.head) for name, p in paths.items() if p.exists()}
     else:
-        runs = {name: args.work / "runs" / name for name in DRAFTERS}
+        runs = {name: args.work / "runs" / name for name in args.drafters}
         weights = {name: from_checkpoint(r, target) for name, r in runs.items() if (r / "checkpoint.pt").exists()}
     figures = report(args.work / "heldout.npz", kept, weights, args.k, args.longest)
     for name, row in figures.items():
@@ -169,6 +169,7 @@ def main(argv: list[str] | None = None) -> None:
 
     p = commands.add_parser("evaluate", help="held-out acceptance of the runs, or of the weights in a folder")
     p.set_defaults(run=evaluate)
+    p.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=DRAFTERS, help="default: all there are")
     p.add_argument("--weights", type=Path, help="folder of exported weights instead of the runs")
     p.add_argument("--export", type=Path, help="folder to write weights and provenance to")
     p.add_argument("--json", type=Path)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from models.heads import Eagle3, Medusa, TinyLM
+from models.heads import Eagle, Medusa, TinyLM
 from models.training.batches import Batch
 
 CHUNK = 512  # rows whose logits exist at one time
+TOKEN_WEIGHT = 0.1  # of the token loss beside the feature loss, as in EAGLE (arXiv 2401.15077)
 
 
 @dataclass
@@ -83,8 +85,9 @@ def medusa_loss(model: Medusa, batch: Batch, head: Tensor, rate: float, generato
 
 
 def eagle_loss(
-    model: Eagle3,
+    model: Eagle,
     batch: Batch,
+    read: slice,
     embedding: Tensor,
     head: Tensor,
     steps: int,
@@ -94,14 +97,15 @@ def eagle_loss(
 ) -> Score:
     """Training-time test: from anchors t the head goes on for ``steps`` steps on its own states (arXiv 2503.01840).
 
+    ``read``: which of the batch's features the head taps. One step is plain training on the target's states. A head
+    that predicts features also learns the target's last state of token t + j, by smooth L1.
+
     Slot s holds token s + 1 and the fused state of token s. Step 1 of an anchor sees the slots up to t; step j, which
     holds token t + j and the state that step j - 1 put out, sees those and its own chain, and learns the law after
     token t + j. Only a ``rate`` of all places are anchors and only ``chain_rate`` of them go beyond the first step: one
     block's keys and values need no more than its input, so nothing else has to be computed for the others.
     """
-    shape = model.shape
-    taps = len(shape.taps)
-    state = model.fuse(batch.features[:, :-1, :taps].float())
+    state = model.fuse(batch.features[:, :-1, read].float())
     embedded = embedding[batch.tokens]
     x = model.enter(embedded[:, 1:], state)  # [B, L - 1, dim]
     slots = torch.arange(x.shape[1])
@@ -122,12 +126,16 @@ def eagle_loss(
             x = model.enter(embedded[rows, reach], state)
             chain.append(model.block.keys_values(x, t + j - 1))
         q = model.block.queries(x, t + j - 1)
-        state = model.block.finish(x, _attend(q, keys, values, visible, chain))
+        state = model.carry(model.block.finish(x, _attend(q, keys, values, visible, chain)))
         keep = valid & (t + j < batch.lengths[:, None] - 1)
         keep &= batch.own[rows, (t + j).clamp(max=batch.own.shape[1] - 1)]
         b, i = keep.nonzero(as_tuple=True)
-        loss, h, n_rows = cross_entropy(model.norm(state[b, i]), head, batch, b, t[b, i] + j)
-        total = total + 0.8 ** (j - 1) * loss / max(n_rows, 1)
+        loss, h, n_rows = cross_entropy(model.speak(state[b, i]), head, batch, b, t[b, i] + j)
+        loss = loss / max(n_rows, 1)
+        if model.predicts_feature:
+            true = batch.features[b, t[b, i] + j, -1].float()
+            loss = TOKEN_WEIGHT * loss + F.smooth_l1_loss(state[b, i], true)
+        total = total + 0.8 ** (j - 1) * loss
         hits.append(h)
         counts.append(n_rows)
     return Score(total, hits, counts)

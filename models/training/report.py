@@ -15,7 +15,7 @@ from models import trained
 from models.drafters import EagleDrafter, MedusaDrafter, TinyModel, ngram_or_eagle
 from models.training.evaluate import Item, evaluate, load_items
 from models.training.target import Target
-from models.training.train import Plan, build
+from models.training.train import EAGLES, Plan, build
 from playground.engine.drafters import Drafter, DraftModel, NGram
 from playground.engine.sampling import Temperature
 
@@ -39,8 +39,9 @@ def makers(weights: dict[str, trained.Trained], longest: int = 4) -> dict[str, C
     if "tiny" in weights:
         tiny = TinyModel(weights["tiny"], max_tokens=1 << 30)
         makes["tiny"] = lambda item: DraftModel(tiny.session(item.prompt), GREEDY, "tiny")
+    for name in filter(EAGLES.__contains__, weights):
+        makes[name] = lambda item, name=name: EagleDrafter(weights[name], GREEDY, name)
     if "eagle3" in weights:
-        makes["eagle3"] = lambda item: EagleDrafter(weights["eagle3"], GREEDY)
         makes["combination"] = lambda item: ngram_or_eagle(EagleDrafter(weights["eagle3"], GREEDY), longest=longest)
     return makes
 
@@ -68,7 +69,8 @@ def export(
     plan, ready = Plan(**saved["plan"]), from_checkpoint(run, target)
     path = folder / f"{plan.drafter}.safetensors"
     more = {"target": target.name, "heads": plan.heads}
-    trained.save(path, plan.drafter, ready.module, ready.vocabulary, target.embedding, more)
+    kind = plan.drafter.partition("_")[0]  # an ablation is built like what it was taken from
+    trained.save(path, kind, ready.module, ready.vocabulary, target.embedding, more)
     provenance = {
         "drafter": plan.drafter,
         "target": target.name,

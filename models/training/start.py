@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.heads import Eagle3, Medusa, TinyLM
+from models.heads import Eagle, Medusa, TinyLM
 from models.training.batches import Batch
 from models.training.target import Target
 
@@ -68,25 +68,36 @@ def start_tiny(target: Target, layers: int, intermediate: int, batches: Sequence
     return model
 
 
-def start_eagle(target: Target, taps: Sequence[int], batches: Sequence[Batch], head: Tensor) -> Eagle3:
-    """``batches``: a few thousand tokens or more, for the regressions."""
-    model = Eagle3(target.shape(taps=taps))
-    weights = target.layer(target.config.num_hidden_layers - 1)
-    model.block.load_state_dict(weights)
+def build_eagle(target: Target, taps: Sequence[int], width: int, predicts_feature: bool) -> Eagle:
+    """A head whose block is the target's last layer with its ``width`` heaviest MLP neurons (0: all), not heard yet."""
+    widest = target.config.intermediate_size
+    model = Eagle(target.shape(taps=taps, intermediate=min(width or widest, widest)), predicts_feature)
+    model.block.load_state_dict(_narrowed(target.layer(target.config.num_hidden_layers - 1), model.shape.intermediate))
     nn.init.zeros_(model.block.output.weight)
     nn.init.zeros_(model.block.down.weight)
-    with torch.no_grad():
-        features, embedded, following = _pairs(batches, len(taps), target)
-        model.tap_scale.copy_(1 / model.scale(features[:, : len(taps)]).std(0).clamp(min=1e-3).view_as(model.tap_scale))
+    return model
+
+
+@torch.no_grad()
+def start_eagle(model: Eagle, target: Target, read: slice, batches: Sequence[Batch], head: Tensor) -> Eagle:
+    """Fit the maps around the block of a fresh head; ``batches``: a few thousand tokens or more to fit them on."""
+    features, embedded, following = _pairs(batches, target)
+    read_states = features[:, read]
+    if len(model.shape.taps) > 1:
+        model.tap_scale.copy_(1 / model.scale(read_states).std(0).clamp(min=1e-3).view_as(model.tap_scale))
         here = features[:, -1] / target.norm  # the last state before the final norm's weight
-        model.fusion.weight.copy_(_regress(model.scale(features[:, : len(taps)]), here))
-        state = model.fuse(features[:, : len(taps)])
-        model.entry.weight.copy_(_regress(model.join(embedded, state), following / target.norm))
+        model.fusion.weight.copy_(_regress(model.scale(read_states), here))
+    elif model.shape.taps:
+        model.state_norm.weight.copy_(1 / model.state_norm(read_states[:, 0]).std(0).clamp(min=1e-3))
+    state = model.fuse(read_states)
+    wanted = following if model.predicts_feature else following / target.norm
+    model.entry.weight.copy_(_regress(model.join(embedded, state), wanted))
+    if not model.predicts_feature:
         _calibrate(model, model.enter(embedded[:2048], state[:2048]), following[:2048], target.norm, head)
     return model
 
 
-def _pairs(batches: Sequence[Batch], taps: int, target: Target) -> tuple[Tensor, Tensor, Tensor]:
+def _pairs(batches: Sequence[Batch], target: Target) -> tuple[Tensor, Tensor, Tensor]:
     """Features of tokens ``[n, taps + 1, dim]``; embedding and last state of the tokens after them ``[n, dim]``."""
     features, embedded, following = [], [], []
     for batch in batches:
@@ -120,7 +131,7 @@ def _fit(linear: nn.Linear, x: Tensor, y: Tensor, head: Tensor) -> None:
     linear.bias.copy_(bias * best)
 
 
-def _calibrate(model: Eagle3, states: Tensor, following: Tensor, norm: Tensor, head: Tensor) -> None:
+def _calibrate(model: Eagle, states: Tensor, following: Tensor, norm: Tensor, head: Tensor) -> None:
     """Scale the head's final norm so that its first guesses are as sure as they should be."""
     law = (following @ head.T).softmax(-1)
 

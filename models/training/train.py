@@ -9,22 +9,46 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from models.heads import Eagle3
 from models.training import losses
 from models.training.batches import Batch, Shards
 from models.training.features import read_meta
 from models.training.optimizer import Pair
-from models.training.start import build_medusa, build_tiny, start_eagle, start_medusa, start_tiny
+from models.training.start import build_eagle, build_medusa, build_tiny, start_eagle, start_medusa, start_tiny
 from models.training.target import Target
 
-DRAFTERS = ("eagle3", "medusa", "tiny")
 CHECKPOINT_S = 60.0
+
+
+class Recipe(NamedTuple):
+    """What sets a one-layer head apart: the states it reads, the most steps it goes on alone in training, its goal."""
+
+    read: slice = slice(0, -1)  # of the stored states: the tapped layers, then the last state
+    unroll: int | None = None  # None: the plan's
+    predicts_feature: bool = False
+
+    def taps(self, stored: Sequence[int]) -> tuple[int, ...]:
+        """The hidden_states indices that it reads, of those that are stored."""
+        return tuple(stored)[self.read]
+
+
+LAST, NOTHING = slice(-1, None), slice(0, 0)
+EAGLES = {
+    "eagle3": Recipe(),
+    "eagle": Recipe(LAST, 1, predicts_feature=True),  # the first version
+    "mtp": Recipe(LAST, 1),  # DeepSeek-V3's module: depth 1
+    "eagle3_short": Recipe(),  # EAGLE-3 at the budget of the ablations, for comparison with them
+    "eagle3_blind": Recipe(NOTHING),
+    "eagle3_noroll": Recipe(unroll=1),
+    "eagle3_top": Recipe(LAST),
+}
+DRAFTERS = (*EAGLES, "medusa", "tiny")
 
 
 @dataclass(frozen=True)
@@ -36,9 +60,10 @@ class Plan:
     sequences: int = 16  # per step
     lr: float = 2.5e-3
     seed: int = 0
-    rate: float = 0.7  # share of places that are anchors (EAGLE-3, Medusa)
-    chain_rate: float = 0.5  # share of anchors that go beyond the first step (EAGLE-3)
-    unroll: int = 4  # steps of training-time test (EAGLE-3)
+    rate: float = 0.7  # share of places that are anchors (EAGLE, Medusa)
+    chain_rate: float = 0.5  # share of anchors that go beyond the first step (EAGLE)
+    unroll: int = 4  # steps of training-time test (EAGLE)
+    width: int = 0  # MLP of a one-layer head; 0: as wide as the target's
     heads: int = 4  # Medusa
     layers: int = 2  # blocks per Medusa head, layers of the tiny language model
     intermediate: int = 896  # tiny language model
@@ -63,9 +88,10 @@ Loss = Callable[[nn.Module, Batch, torch.Generator, float | None], losses.Score]
 def make_loss(plan: Plan, embedding: Tensor, head: Tensor) -> Loss:
     """``loss(model, batch, generator, rate)``; ``rate`` overrides the plan's share of anchors, for validation."""
 
-    def eagle3(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
-        chain = plan.chain_rate if rate is None else 1.0
-        return losses.eagle_loss(model, batch, embedding, head, plan.unroll, rate or plan.rate, chain, generator)
+    def eagle(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
+        recipe, chain = EAGLES[plan.drafter], plan.chain_rate if rate is None else 1.0
+        steps = plan.unroll if rate is not None else recipe.unroll or plan.unroll  # validation always goes all the way
+        return losses.eagle_loss(model, batch, recipe.read, embedding, head, steps, rate or plan.rate, chain, generator)
 
     def medusa(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
         return losses.medusa_loss(model, batch, head, rate or plan.rate, generator)
@@ -73,13 +99,14 @@ def make_loss(plan: Plan, embedding: Tensor, head: Tensor) -> Loss:
     def tiny(model: nn.Module, batch: Batch, generator: torch.Generator, rate: float | None) -> losses.Score:
         return losses.tiny_loss(model, batch, embedding, head)
 
-    return {"eagle3": eagle3, "medusa": medusa, "tiny": tiny}[plan.drafter]
+    return {"medusa": medusa, "tiny": tiny}.get(plan.drafter, eagle)
 
 
 def build(plan: Plan, target: Target, taps: Sequence[int]) -> nn.Module:
-    """The drafter's module, its weights yet to be filled in."""
-    if plan.drafter == "eagle3":
-        return Eagle3(target.shape(taps=taps))
+    """The drafter's module, its weights yet to be filled in. ``taps`` are the layers whose states are stored."""
+    if plan.drafter in EAGLES:
+        recipe, stored = EAGLES[plan.drafter], (*taps, target.config.num_hidden_layers)
+        return build_eagle(target, recipe.taps(stored), plan.width, recipe.predicts_feature)
     if plan.drafter == "tiny":
         return build_tiny(target, plan.layers, plan.intermediate)
     return build_medusa(target, plan.layers, plan.heads)
@@ -95,7 +122,8 @@ def start(plan: Plan, target: Target, shards: Shards) -> nn.Module:
         return start_medusa(target, plan.layers, plan.heads, batches, shards.head)
     if plan.drafter == "tiny":
         return start_tiny(target, plan.layers, plan.intermediate, batches, shards.head)
-    return start_eagle(target, read_meta(shards.features).taps, batches, shards.head)
+    fresh = build(plan, target, read_meta(shards.features).taps)
+    return start_eagle(fresh, target, EAGLES[plan.drafter].read, batches, shards.head)
 
 
 class Run:
@@ -118,8 +146,8 @@ class Run:
             self._restore(saved)
 
     def _check(self, saved: dict) -> None:
-        sizes = ("drafter", "heads", "layers", "intermediate")
-        fixed = [k for k, v in asdict(self.plan).items() if k in sizes and saved[k] != v]
+        sizes = ("drafter", "heads", "layers", "intermediate", "width")
+        fixed = [k for k, v in asdict(self.plan).items() if k in sizes and saved.get(k, 0) != v]
         if fixed:
             raise ValueError(f"{self.checkpoint} was made with another {', '.join(fixed)}; choose another run name.")
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from models import trained
 from models.drafters import EagleDrafter, MedusaDrafter, TinyModel, ngram_or_eagle
-from models.heads import Eagle3, Medusa, Shape, TinyLM
+from models.heads import Eagle, Medusa, Shape, TinyLM
 from models.training.batches import Batch
 from models.training.losses import eagle_loss, tiny_loss
 from playground.engine.drafters import DraftModel
@@ -41,7 +41,7 @@ def batch_of(tokens: torch.Tensor, features: torch.Tensor, choice: torch.Tensor)
 
 def test_eagle_chain_is_what_training_unrolls() -> None:
     """Greedy drafting from every prefix of a text that follows the drafts: each depth must count a hit in training."""
-    ready = make(Eagle3(SHAPE))
+    ready = make(Eagle(SHAPE))
     torch.manual_seed(0)
     tokens, features = torch.randint(VOCAB, (12,)), torch.randn(12, 4, SHAPE.dim)
     for anchor in (3, 7):
@@ -57,7 +57,7 @@ def test_eagle_chain_is_what_training_unrolls() -> None:
         batch = batch_of(text, known, choice)
         batch.own[0] = False
         batch.own[0, anchor + 1 : anchor + 5] = True
-        score = eagle_loss(ready.module, batch, ready.embedding, ready.head, 4, 1.0, 1.0, _first_anchor())
+        score = eagle_loss(ready.module, batch, slice(0, 3), ready.embedding, ready.head, 4, 1.0, 1.0, _first_anchor())
         assert score.hits[0] >= 1
         # of the anchors only the first can reach all four depths
         assert score.rows == [4, 3, 2, 1]
@@ -70,7 +70,7 @@ def _first_anchor() -> torch.Generator:
 
 def test_eagle_in_pieces_equals_eagle_at_once() -> None:
     """States that arrive over several passes, with drafts in between, leave the same draft as all of them at once."""
-    ready = make(Eagle3(SHAPE))
+    ready = make(Eagle(SHAPE))
     torch.manual_seed(0)
     tokens, features = tuple(torch.randint(VOCAB, (14,)).tolist()), torch.randn(14, 3, SHAPE.dim)
     pieces = EagleDrafter(ready, GREEDY)
@@ -85,13 +85,13 @@ def test_eagle_in_pieces_equals_eagle_at_once() -> None:
 
 
 def test_eagle_waits_for_missing_states() -> None:
-    drafter = EagleDrafter(make(Eagle3(SHAPE)), GREEDY)
+    drafter = EagleDrafter(make(Eagle(SHAPE)), GREEDY)
     assert not drafter.propose(Context((1, 2, 3), 3), 4, coins(0), None)
     assert not drafter.propose(Context((1, 2, 3, 4), 3), 4, coins(0), torch.randn(1, 3, SHAPE.dim))
 
 
 def test_sampled_drafts_report_the_law_they_were_drawn_from() -> None:
-    ready = make(Eagle3(SHAPE))
+    ready = make(Eagle(SHAPE))
     drafter = EagleDrafter(ready, (Temperature(0.7),))
     draft = drafter.propose(Context((1, 2, 3, 4), 3), 3, coins(5), torch.randn(3, 3, SHAPE.dim))
     assert draft.q.shape == (3, VOCAB)
@@ -143,7 +143,7 @@ def test_tiny_is_a_draft_model() -> None:
 
 
 def test_combination_copies_when_two_tokens_match_and_keeps_eagle_informed() -> None:
-    ready = make(Eagle3(SHAPE))
+    ready = make(Eagle(SHAPE))
     drafter = ngram_or_eagle(EagleDrafter(ready, GREEDY))
     tokens, features = (7, 8, 9, 7, 8, 5), torch.randn(6, 3, SHAPE.dim)
     copied = drafter.propose(Context(tokens[:5], 3), 2, coins(0), features[:4])
@@ -156,7 +156,7 @@ def test_combination_copies_when_two_tokens_match_and_keeps_eagle_informed() -> 
 
 
 def test_weights_survive_the_disk_and_are_refused_elsewhere(tmp_path: Path) -> None:
-    ready, path = make(Eagle3(SHAPE)), tmp_path / "eagle3.safetensors"
+    ready, path = make(Eagle(SHAPE)), tmp_path / "eagle3.safetensors"
     trained.save(path, "eagle3", ready.module, ready.vocabulary, ready.embedding, {"target": "a"})
     again = trained.load(path, ready.embedding, ready.embedding)
     assert torch.equal(again.vocabulary, ready.vocabulary)
@@ -171,7 +171,7 @@ def test_weights_survive_the_disk_and_are_refused_elsewhere(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "foreign", "incomplete"])
 def test_damaged_weights_are_refused_in_a_sentence(tmp_path: Path, damage: str) -> None:
-    ready, path = make(Eagle3(SHAPE)), tmp_path / "eagle3.safetensors"
+    ready, path = make(Eagle(SHAPE)), tmp_path / "eagle3.safetensors"
     trained.save(path, "eagle3", ready.module, ready.vocabulary, ready.embedding, {})
     if damage == "missing":
         path.unlink()

@@ -19,7 +19,7 @@ from models.training.features import finished_shards, read_meta
 from models.training.report import from_checkpoint, makers
 from models.training.target import parts
 from models.training.teacher import choose_vocabulary
-from models.training.train import DRAFTERS, Plan, Run
+from models.training.train import Plan, Run
 from playground.engine.decode import speculate
 from playground.engine.drafters import Drafter, NoDrafter
 from playground.engine.length import Fixed
@@ -29,7 +29,7 @@ from playground.engine.trace import Pass
 from playground.engine.tree import Draft
 from playground.engine.verify import verify_greedy
 
-STEPS = {"eagle3": 100, "medusa": 60, "tiny": 100}
+STEPS = {"eagle3": 100, "eagle": 60, "mtp": 60, "eagle3_blind": 60, "medusa": 60, "tiny": 100}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def work(target_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command("data", "--chunks", "2", "--chunk-size", "32", "--limit", "96")
     command("features", "--shard-size", "8")
     command("heldout", "--max-new", "32")
-    for name in DRAFTERS:
+    for name in STEPS:
         sizes = ["--drafter", name, "--vocabulary", "200", "--layers", "2" if name == "tiny" else "1"]
         command("train", *sizes, "--steps", "0", "--run-name", f"untrained-{name}")
         command("train", *sizes, "--steps", str(STEPS[name]), "--sequences", "8", "--lr", "4e-3")
@@ -73,7 +73,7 @@ class Unigram:
         return None
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", STEPS)
 def test_training_beats_no_training_and_a_unigram(work: Path, model, name: str) -> None:
     target, items = parts(model[0], "tiny-random"), load_items(work / "heldout.npz")
     corpus = load_corpus(work / "corpus.npz")
@@ -88,11 +88,11 @@ def test_training_beats_no_training_and_a_unigram(work: Path, model, name: str) 
     assert after > length(lambda item: Unigram(commonest))
 
 
-@pytest.mark.parametrize("name", ["eagle3", "medusa", "tiny", "combination", "ngram"])
+@pytest.mark.parametrize("name", [*STEPS, "combination", "ngram"])
 def test_simulated_acceptance_is_the_loops(work: Path, model, name: str) -> None:
     """The real loop, with the session's hidden states: plain decoding's reply, the simulation's acceptance."""
     target, items = parts(model[0], "tiny-random"), load_items(work / "heldout.npz")
-    weights = {n: from_checkpoint(work / "runs" / n, target) for n in DRAFTERS}
+    weights = {n: from_checkpoint(work / "runs" / n, target) for n in STEPS}
     make, host = makers(weights)[name], HFModel("tiny-random", *model)
     for item in items[:3]:
         drafter = make(item)
@@ -165,7 +165,7 @@ def test_other_features_are_refused(work: Path, target_folder: Path) -> None:
 def test_export_says_where_the_weights_come_from(work: Path, target_folder: Path, model, tmp_path: Path) -> None:
     cli.main(["--work", str(work), "evaluate", "--target", str(target_folder), "--export", str(tmp_path)])
     table, head = model[0].get_input_embeddings().weight, model[0].get_output_embeddings().weight
-    for name in DRAFTERS:
+    for name in STEPS:
         trained.load(tmp_path / f"{name}.safetensors", table, head)
         text = (tmp_path / f"{name}.json").read_text()
         for key in ("token_visits", "corpus", "evaluate", "seed", "by_class"):
