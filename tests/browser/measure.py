@@ -1,4 +1,4 @@
-"""Budgets of the pages, measured in headless Chromium: cold bytes, and the time of one step in the player."""
+"""Budgets of the pages, measured in headless Chromium: cold bytes, and the time of a step in the player."""
 
 from __future__ import annotations
 
@@ -45,12 +45,15 @@ def cold_bytes(browser: Browser, url: str) -> tuple[int, Watch]:
     return int(sum(sizes)), watch
 
 
-def step_times(page: Page) -> list[float]:
-    """Milliseconds of each step, layout included, back to the start and forward to the end; needs a finished run."""
-    return page.evaluate(STEP_MS)
+def step_times(page: Page, rounds: int = 5) -> list[float]:
+    """Milliseconds of each step, layout included, back to the start and forward to the end; needs a finished run.
+
+    Of each step the fastest of ``rounds``: what is longer is another process's share of the processor.
+    """
+    return [min(times) for times in zip(*(page.evaluate(STEP_MS) for _ in range(rounds)), strict=True)]
 
 
-def run_and_wait(page: Page, timeout_s: float = 120) -> None:
+def run_and_wait(page: Page, timeout_s: float = 300) -> None:
     """Press Run and wait until it has ended."""
     page.locator("#run").click()
     page.locator(".player .count").filter(has_text="of").wait_for(timeout=1000 * timeout_s)
@@ -58,7 +61,7 @@ def run_and_wait(page: Page, timeout_s: float = 120) -> None:
 
 
 def measure_pages() -> Iterator[Any]:
-    """The lines of the benchmark: each lab's page cold, and the slowest step of the sample run."""
+    """The lines of the benchmark: each lab's page cold, and the slowest step of its default run."""
     from playground.bench import Line, at_most
 
     try:
@@ -68,9 +71,12 @@ def measure_pages() -> Iterator[Any]:
                 yield at_most(f"{lab.slug}: page, cold", total / 1000, "KB", 2000 if lab.charts else 700)
                 yield at_most(f"{lab.slug}: requests to other hosts", float(len(watch.strangers)), "", 0)
                 yield at_most(f"{lab.slug}: console messages", float(len(watch.messages)), "", 0)
-            page = browser.new_page()
-            page.goto(server.address + "sample")
-            run_and_wait(page)
-            yield at_most("a step in the player, slowest", max(step_times(page)), "ms", 10)
+                page = browser.new_page()
+                page.goto(server.address + lab.slug)
+                run_and_wait(page)
+                yield at_most(
+                    f"{lab.slug}: a step in the player, slowest", max(step_times(page), default=0.0), "ms", 10
+                )
+                page.close()
     except NoBrowser as error:
         yield Line("pages in a browser", None, "", note=str(error))
