@@ -441,10 +441,9 @@ def price_frame(trace: Trace) -> Frame:
     price, names = prices(trace), [contender.name for contender in contenders(trace)]
     stated = trace.provenance["params"]["price_from"] == "stated"
     model = steps_of(trace, "priced drafters")[PRICED.index("draft_model")].name
-    note = STATED.format(model=model) if stated else MEASURED.format(model=model)
-    return Frame(
-        f"On {price['target']}: {priced.first(price)}", html.frame(priced.panel(price, names), html.note(note))
-    )
+    note = (STATED if stated else MEASURED).format(model=model)
+    body = html.frame(priced.panel(price, names), html.note(note), remarks(trace))
+    return Frame(f"On {price['target']}: {priced.first(price)}", body)
 
 
 def plain_tokens(trace: Trace) -> list[tuple[int, str, str]]:
