@@ -101,7 +101,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     if not prompt:
         raise BadInput("The prompt is empty; write at least one word.")
     yield Progress("Compiling the grammar")
-    shop = workshop(tuple(model.token_bytes()), model.eos_ids)
+    shop = workshop(model)
     about = {**model.provenance(), "engine": params.engine, "vocab_size": model.vocab_size, "kind": kind}
     trace = Trace(texts=model.texts(prompt), provenance=about)
     for name in ("constrained", "free"):
@@ -112,13 +112,14 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     if chosen is None:
         trace = replace(trace, provenance={**about, "refusal": refusal})
     else:
-        trace = yield from decode_both(params, models, model, trace, chosen, own)
+        trace = yield from decode_both(params, models, model, trace, chosen, own, shop)
+        trace = judge(trace, shop, kind, grammar)
+        yield trace
         yield Progress("Timing the masks")
         fresh = shop.own(kind, grammar, params.strict) if own else None
         other = other or compile_other(shop, kind, grammar, params)  # its process has started meanwhile
         times = measure(fresh, other, trace["constrained"].output_tokens, forward_ms(trace["constrained"]))
         trace = trace.open("mask times").add("mask times", times)
-        trace = judge(trace, model, kind, grammar)
     yield trace
     if kind == SCHEMA:
         yield Progress("Auditing the schema")
@@ -131,7 +132,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
 def compile_own(shop: Workshop, kind: str, grammar: Any, params: Params) -> tuple[Own | None, str | None]:
     """This app's grammar, or why it refuses one that is valid; raises ``BadInput`` for a mistake in it."""
     try:
-        return (shop.own(kind, grammar, params.strict) if kind != EBNF else None), None
+        return (shop.own(kind, grammar, params.strict, warm=False) if kind != EBNF else None), None
     except Unsupported as error:
         return None, str(error)
     except GrammarError as error:
@@ -149,7 +150,13 @@ def compile_other(shop: Workshop, kind: str, grammar: Any, params: Params) -> Pr
 
 
 def decode_both(
-    params: Params, models: Models, model: LanguageModel, trace: Trace, chosen: Compiled, own: Own | None
+    params: Params,
+    models: Models,
+    model: LanguageModel,
+    trace: Trace,
+    chosen: Compiled,
+    own: Own | None,
+    shop: Workshop,
 ) -> Iterator[Update]:
     """The constrained lane leads, the free one follows on the same clock; returns the trace."""
     prompt = trace["constrained"].prompt
@@ -167,6 +174,10 @@ def decode_both(
             trace = trace.add("places", move(follower, step))
         trace = trace.add(name, step, model.texts(step.tokens))
         yield trace
+        if name == "constrained" and len(trace[name].steps) == 1:  # the first picture is out; now what can wait
+            shop.worker.start()
+            if own:
+                own.masks.warm()
     return trace
 
 
@@ -212,10 +223,10 @@ def forward_ms(lane: Lane) -> float | None:
     return ratio(sum(passes), len(passes))
 
 
-def judge(trace: Trace, model: LanguageModel, kind: str, grammar: Any) -> Trace:
+def judge(trace: Trace, shop: Workshop, kind: str, grammar: Any) -> Trace:
     """The trace with its output as text and, for a schema, what ``jsonschema`` says about it."""
     output = trace["constrained"].output_tokens
-    text = b"".join(model.token_bytes()[t] or b"" for t in output).decode("utf-8", "replace")
+    text = b"".join(shop.trie.token_bytes[t] or b"" for t in output).decode("utf-8", "replace")
     about: dict[str, Any] = {"output_text": text}
     if kind == SCHEMA:
         try:

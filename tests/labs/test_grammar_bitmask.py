@@ -121,7 +121,7 @@ def test_constrained_output_is_valid_on_the_default_model(name, drafter):
     params = read_params(LAB.params, {**preset, "max_new_tokens": 16})
     model = finish(MODELS.load(params.target, params.dtype, params.device))
     prompt = model.chat(params.prompt)
-    shop = workshop(tuple(model.token_bytes()), model.eos_ids)
+    shop = workshop(model)
     own, _ = compile_own(shop, params.kind, params.grammar, params)
     other = compile_other(shop, params.kind, params.grammar, params)
     runs = ((0, 0), (1, 0), (1, 1), (1, 2)) if os.environ.get("PLAYGROUND_LONG_TESTS") else ((0, 0), (1, 0))

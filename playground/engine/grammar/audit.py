@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 
+from playground.engine.grammar.compiled import check_schema
 from playground.engine.grammar.expression import GrammarError
 from playground.engine.grammar.json_schema import ANNOTATIONS
 from playground.engine.grammar.samples import documents, oddities, samples
@@ -81,11 +82,7 @@ def audit(schema: Any, compile_: Compile, seed: int = 0) -> list[Finding]:
     only without it, *enforced* when it turns down what breaks it and nothing else was found. Raises ``GrammarError``
     when the schema itself is invalid.
     """
-    try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        where = "/".join(["#", *map(str, error.absolute_path)])
-        raise GrammarError(f"{where} is not valid in a JSON schema: {error.message[:120]}.") from None
+    check_schema(schema)
     by_word: dict[str, list[tuple[tuple, str]]] = {}
     for path, word in places(schema):
         by_word.setdefault(word, []).append((path, word))

@@ -101,7 +101,7 @@ def build(rules: Mapping[str, Expression], root: str, limits: Limits | None = No
     tables = {}
     try:
         for name, expression in rules.items():
-            tables[name] = minimise(determinise(name, Nfa(name, expression, limits), limits))
+            tables[name] = minimise(name, determinise(name, Nfa(name, expression, limits), limits), limits)
     except RecursionError:
         raise GrammarError(f"{name} is nested too deeply.") from None
     tables = _productive(tables, root)
@@ -111,24 +111,28 @@ def build(rules: Mapping[str, Expression], root: str, limits: Limits | None = No
 
 def _productive(tables: Mapping[str, Table], root: str) -> dict[str, Table]:
     """Cut every state from which its rule cannot end, and every call of a rule that cannot."""
-    live: dict[str, set[int]] = {name: set(table.final) for name, table in tables.items()}
+    before: dict[tuple[str, int], list[tuple[int, int | str]]] = {}  # state -> (state that leads there, symbol)
+    for name, table in tables.items():
+        for state, moves in enumerate(table.moves):
+            for symbol, to in moves.items():
+                before.setdefault((name, to), []).append((state, symbol))
+    live: dict[str, set[int]] = {name: set() for name in tables}
     ending: set[str] = set()
-    grown = True
-    while grown:
-        grown = False
-        for name, table in tables.items():
-            while new := {
-                state
-                for state, moves in enumerate(table.moves)
-                if state not in live[name]
-                and any(
-                    to in live[name] and (isinstance(symbol, int) or symbol in ending) for symbol, to in moves.items()
-                )
-            }:
-                live[name] |= new
-            if 0 in live[name] and name not in ending:
-                ending.add(name)
-                grown = True
+    waiting: dict[str, list[tuple[str, int]]] = {}  # rule -> states that come alive once it is known to end
+    todo = [(name, state) for name, table in tables.items() for state in table.final]
+    while todo:
+        name, state = todo.pop()
+        if state in live[name]:
+            continue
+        live[name].add(state)
+        for source, symbol in before.get((name, state), ()):
+            if isinstance(symbol, int) or symbol in ending:
+                todo.append((name, source))
+            else:
+                waiting.setdefault(symbol, []).append((name, source))
+        if state == 0:
+            ending.add(name)
+            todo += waiting.pop(name, [])
     if root not in ending:
         endless = sorted(set(tables) - ending)
         raise GrammarError(f"No finite text can match: {_names(endless)} never comes to an end.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from playground.engine.grammar.automaton import Automaton, Config
 from playground.engine.grammar.token_trie import TokenTrie
 
 MAX_CACHED = 20_000  # masks that one grammar keeps
+WARM_SECONDS = 2.0
+WARM_SECONDS = 2.0
 
 
 def num_words(vocab_size: int) -> int:
@@ -88,9 +92,15 @@ class Masks:
         self._eos = pack(eos)
         self._root = np.zeros(1, np.int32).tobytes()
 
-    def warm(self) -> None:
-        """Compute the piece of every state that reads a byte: what a grammar compiler does ahead of time."""
+    def warm(self, seconds: float = WARM_SECONDS) -> None:
+        """Compute the piece of every state that reads a byte: what a grammar compiler does ahead of time.
+
+        After ``seconds`` the rest is left for when the text gets there.
+        """
+        began = time.monotonic()
         for state, about in enumerate(self.automaton.states):
+            if time.monotonic() - began > seconds:
+                return
             if about.bytes:
                 self.piece(state, self._root)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
+
+import jsonschema
 
 from playground.engine.grammar.automaton import build
 from playground.engine.grammar.bitmask import Masks
@@ -18,6 +20,7 @@ from playground.engine.grammar.regex import parse_regex
 from playground.engine.grammar.token_trie import TokenTrie
 from playground.engine.grammar.worker import CompileWorker
 from playground.engine.grammar.xgrammar_matcher import XGrammarMatcher
+from playground.engine.model import LanguageModel
 
 if TYPE_CHECKING:
     import xgrammar
@@ -88,13 +91,25 @@ class Workshop:
         return Production(*self.worker.compile(kind, grammar, strict))
 
 
-@lru_cache(maxsize=2)
-def workshop(token_bytes: tuple[bytes | None, ...], eos_ids: frozenset[int]) -> Workshop:
-    """The workshop of a vocabulary; it and its process are kept, since both take longer to start than to use."""
-    trie = TokenTrie(token_bytes, eos_ids)
-    worker = CompileWorker(trie)
-    worker.start()
-    return Workshop(trie, worker)
+_SHOPS: dict[int, tuple[LanguageModel, Workshop]] = {}  # of the last few models
+MAX_SHOPS = 2
+_LOCK = threading.Lock()
+
+
+def workshop(model: LanguageModel) -> Workshop:
+    """The workshop of a model's vocabulary, kept for the next run: tree and process take longer to make than to use.
+
+    Its process has not started yet; ``worker.start()`` begins that without waiting.
+    """
+    with _LOCK:
+        known, shop = _SHOPS.pop(id(model), (None, None))
+        if known is not model:
+            trie = TokenTrie(model.token_bytes(), model.eos_ids)
+            shop = Workshop(trie, CompileWorker(trie))
+        _SHOPS[id(model)] = (model, shop)
+        while len(_SHOPS) > MAX_SHOPS:
+            _SHOPS.pop(next(iter(_SHOPS)))[1].worker.close()
+        return shop
 
 
 def read_schema(text: str) -> Mapping[str, Any] | bool:
@@ -111,4 +126,16 @@ def read_schema(text: str) -> Mapping[str, Any] | bool:
         raise GrammarError("The schema is nested too deeply.") from None
     if not isinstance(schema, (dict, bool)):
         raise GrammarError("A schema is an object, true or false.")
+    check_schema(schema)
     return schema
+
+
+def check_schema(schema: Any) -> None:
+    """Raises ``GrammarError`` that names the place where ``schema`` breaks the rules for schemas."""
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "/".join(["#", *map(str, error.absolute_path)])
+        raise GrammarError(f"{where} is not valid in a JSON schema: {error.message[:120]}.") from None
+    except RecursionError:
+        raise GrammarError("The schema is nested too deeply.") from None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from playground.engine.grammar.expression import Alt, Call, Chars, Expression, GrammarError, Repeat, Seq, Text, utf8
 
@@ -23,7 +24,11 @@ class Limits:
         self.used += states
         if self.used > self.states:
             raise GrammarError(f"{rule} is too large: the grammar needs more than {self.states:,} states.")
-        if self.used % 256 == 0 and time.monotonic() - self.began > self.seconds:
+        if self.used % 256 == 0:
+            self.pause(rule)
+
+    def pause(self, rule: str) -> None:
+        if time.monotonic() - self.began > self.seconds:
             raise GrammarError(f"{rule} is too complex: building it took more than {self.seconds:g} s.")
 
 
@@ -152,19 +157,57 @@ def _moves(edges: list[tuple]) -> Iterable[tuple[Iterable[int | str], set[int]]]
             yield range(low, after), targets
 
 
-def minimise(table: Table) -> Table:
-    """Merge states that no continuation tells apart (Moore's refinement)."""
+def minimise(rule: str, table: Table, limits: Limits) -> Table:
+    """Merge states that no continuation tells apart.
+
+    Blocks of states are split until all states of a block lead to the same blocks (Moore 1956). After a split the
+    largest part keeps its number, so that only what leads to the smaller ones is looked at again (Hopcroft 1971).
+    """
+    leads, before = _arrows(table)
     block = [int(state in table.final) for state in range(len(table.moves))]
-    count = 0
-    while len(set(block)) != count:
-        count = len(set(block))
-        seen: dict[tuple, int] = {}
-        block = [
-            seen.setdefault((block[s], frozenset((symbol, block[to]) for symbol, to in moves.items())), len(seen))
-            for s, moves in enumerate(table.moves)
-        ]
-    keep = {b: s for s, b in reversed(list(enumerate(block)))}  # block -> its first state
+    members: list[set[int]] = [{s for s, b in enumerate(block) if b == number} for number in (0, 1)]
+    dirty = set(range(len(block)))
+    while dirty:
+        touched: dict[int, set[int]] = {}
+        for state in dirty:
+            touched.setdefault(block[state], set()).add(state)
+        dirty = set()
+        for number, states in touched.items():
+            limits.pause(rule)
+            parts: dict[Any, set[int]] = {None: members[number] - states}
+            for state in states:
+                parts.setdefault(_signature(leads[state], block), set()).add(state)
+            largest, *rest = sorted(filter(None, parts.values()), key=len, reverse=True)
+            members[number] = largest
+            for part in rest:
+                for state in part:
+                    block[state] = len(members)
+                members.append(part)
+                dirty |= {source for state in part for source in before[state]}
+    order = {number: i for i, number in enumerate(dict.fromkeys(block))}  # state 0 stays the first
+    keep = {order[b]: s for s, b in reversed(list(enumerate(block)))}
     return Table(
-        [{symbol: block[to] for symbol, to in table.moves[keep[b]].items()} for b in range(count)],
-        {block[s] for s in table.final},
+        [{symbol: order[block[to]] for symbol, to in table.moves[keep[i]].items()} for i in range(len(order))],
+        {order[block[s]] for s in table.final},
     )
+
+
+def _arrows(table: Table) -> tuple[list[list[tuple[int, int]]], list[set[int]]]:
+    """For each state, (target, symbols that lead there as bits of one number), and the states that lead to it."""
+    names: dict[int | str, int] = {}
+    leads, before = [], [set() for _ in table.moves]
+    for state, moves in enumerate(table.moves):
+        symbols: dict[int, int] = {}
+        for symbol, to in moves.items():
+            bit = symbol if isinstance(symbol, int) else 256 + names.setdefault(symbol, len(names))
+            symbols[to] = symbols.get(to, 0) | 1 << bit
+            before[to].add(state)
+        leads.append(list(symbols.items()))
+    return leads, before
+
+
+def _signature(leads: list[tuple[int, int]], block: list[int]) -> frozenset[tuple[int, int]]:
+    merged: dict[int, int] = {}
+    for to, symbols in leads:
+        merged[block[to]] = merged.get(block[to], 0) | symbols
+    return frozenset(merged.items())

@@ -30,6 +30,14 @@ class XGrammar:
         )
         self.compiler = xgrammar.GrammarCompiler(self.info, max_threads=1, cache_enabled=cache)
 
+    def with_cache(self) -> XGrammar:
+        """The same vocabulary with a compiler that keeps what it compiled."""
+        import xgrammar
+
+        twin = XGrammar.__new__(XGrammar)
+        twin.info, twin.compiler = self.info, xgrammar.GrammarCompiler(self.info, max_threads=1, cache_enabled=True)
+        return twin
+
     def regex(self, pattern: str) -> xgrammar.CompiledGrammar:
         return self._compile("regex", lambda: self.compiler.compile_regex(pattern))
 
