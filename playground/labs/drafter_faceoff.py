@@ -66,7 +66,7 @@ class Params:
     shape: str = control(
         "chain", "Shape", "Trees for those that have a law.", choices=("chain", "ten", "medusa", "dynamic")
     )
-    max_new_tokens: int = control(24, "New tokens", min=1, max=96, step=1)
+    max_new_tokens: int = control(16, "New tokens", min=1, max=96, step=1)
     prompts_per_class: int = control(
         1, "Held-out prompts per class", "Of chat, code, JSON, copy. 0: none.", min=0, max=12, step=1, group="More"
     )
@@ -138,6 +138,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         trace = trace.open(name)
         for tag in tags:
             trace = trace.add(name, tag)
+    yield trace
     yield Progress("Warming up")
     next(greedy(model, prompt[:2], NoDrafter(), params), None)
     lanes = {name: greedy(model, prompt, drafter, params) for name, drafter in (ready | {"plain": NoDrafter()}).items()}
@@ -369,9 +370,8 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
 
 
 def num_frames(trace: Trace) -> int:
-    """A frame per pass of the first lane; then the figures, the two drafts, the classes, as far as there are any."""
-    lead = trace.lanes[0] if trace.lanes else Lane("")
-    return len(lead.steps) + len(closing(trace))
+    """Who takes part, a frame per pass of the first lane, then figures, prices, drafts, classes as far as there are."""
+    return 1 + len(trace.lanes[0].steps) + len(closing(trace)) if trace.lanes else 0
 
 
 def closing(trace: Trace) -> list[str]:
@@ -388,15 +388,29 @@ def closing(trace: Trace) -> list[str]:
 
 
 def frame(trace: Trace, index: int) -> Frame:
-    lead = trace.lanes[0]
-    if index < len(lead.steps):
-        return race_frame(trace, lead.steps[index].ended_ms)
+    passes = trace.lanes[0].steps
+    if index == 0:
+        return start_frame(trace)
+    if index <= len(passes):
+        return race_frame(trace, passes[index - 1].ended_ms)
     pictures = {"figures": end_frame, "prices": price_frame, "duel": duel_frame, "classes": class_frame}
-    return pictures[closing(trace)[index - len(lead.steps)]](trace)
+    return pictures[closing(trace)[index - 1 - len(passes)]](trace)
 
 
 def running(trace: Trace) -> list[Lane]:
     return [*racers(trace), trace["plain"]]
+
+
+def start_frame(trace: Trace) -> Frame:
+    """Who takes part, before anybody has made a pass."""
+    sizes, lane = trace.provenance["parameters"], trace.lanes[0]
+    text = tokens.context_strip(trace.texts, lane.prompt)
+    body = html.frame(
+        html.section("The prompt", text, html.count(len(lane.prompt), "token")),
+        html.section("The drafters", faceoff.entrants(sizes), "all verified greedily by the same target"),
+        remarks(trace, until_ms=0),
+    )
+    return Frame(f"{html.count(len(sizes), 'drafter')} and plain decoding start from the same prompt.", body)
 
 
 def race_frame(trace: Trace, until_ms: float) -> Frame:

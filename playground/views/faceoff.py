@@ -24,6 +24,12 @@ ABOUT = {
 }
 
 
+def entrants(sizes: Mapping[str, int | None]) -> Markup:
+    """Each drafter of the race: what it guesses from, and its own parameters."""
+    rows: list[list[Text]] = [[name, ABOUT[name], _millions(size)] for name, size in sizes.items()]
+    return html.table(["drafter", "what it is", "parameters"], rows, "Drafters of this run")
+
+
 def lanes(trace_lanes: Sequence[Lane], texts: Texts, until_ms: float) -> Markup:
     """Each lane's newest tokens at one moment of the common clock."""
     blocks = []

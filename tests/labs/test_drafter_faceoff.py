@@ -62,7 +62,8 @@ def test_every_drafter_has_every_figure(full) -> None:
 
 def test_frames_of_a_race_then_figures_prices_drafts_classes(full) -> None:
     trace = full[-1]
-    lead = len(trace.lanes[0].steps)
+    lead = 1 + len(trace.lanes[0].steps)
+    assert LAB.num_frames(full[0]) == 1  # who takes part, before the first pass
     assert LAB.num_frames(trace) == lead + 4
     frames = [LAB.frame(trace, i) for i in range(LAB.num_frames(trace))]
     assert all(frame.status and "<section" in frame.html for frame in frames)
@@ -86,7 +87,7 @@ def test_prices_are_those_of_the_race(full) -> None:
 
 def test_frames_stay_as_they_are_while_the_run_goes_on(full) -> None:
     early = next(t for t in full if len(t.lanes[0].steps) == 2)
-    assert LAB.frame(early, 0).status == LAB.frame(full[-1], 0).status
+    assert [LAB.frame(early, i) for i in range(3)] == [LAB.frame(full[-1], i) for i in range(3)]
     shown = [LAB.num_frames(trace) for trace in full]
     assert shown == sorted(shown)
 
