@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from playground.engine import baseline as runs
-from playground.engine.counters import Counts, account, total
+from playground.engine.counter_report import steps_of, summary, window_summary, windows_of
+from playground.engine.counters import account
 from playground.engine.counters import figures as figures_of
 from playground.engine.definitions import Passed, define, read_passes, write_passes
 from playground.engine.scrape import parse, relevant, split
@@ -145,62 +146,7 @@ def with_windows(trace: Trace, found: Sequence[Window]) -> Trace:
     return replace(trace, lanes=tuple(replace(lane, steps=tuple(found)) for lane in trace.lanes))
 
 
-def steps_of(trace: Trace, name: str) -> Sequence[Any]:
-    return next((lane.steps for lane in trace.lanes if lane.name == name), ())
-
-
-def windows_of(trace: Trace) -> Sequence[Window]:
-    return steps_of(trace, "windows")
-
-
 # --- Figures ----------------------------------------------------------------------------------------------------------
-
-
-def summary(trace: Trace) -> dict[str, Any]:
-    """Totals over the windows that count, then each window, each engine, the definitions and the comparison."""
-    every = windows_of(trace)
-    engines, patched = by_engine(every), by_engine(every, patched=True)
-    totals = figures_of(list(engines.values()))
-    return {
-        **totals,
-        "totals": totals,
-        "num_windows": len(every),
-        "rejected_windows": [{"index": w.index, "reason": w.reason} for w in every if w.reason],
-        "counters": counters(engines),
-        "windows": [window_summary(each) for each in every],
-        "engines": {name: figures_of([counts]) for name, counts in engines.items()},
-        "promql_increase": {**counters(patched), **figures_of(list(patched.values()))},
-        "gauges": [list(each) for each in every[-1].gauges] if every else [],
-        "notes": list(dict.fromkeys(note for each in every for note in each.notes)),
-        "definitions": {
-            d.key: {"trace": d.from_trace, "counters": d.from_counters} for d in steps_of(trace, "definitions")
-        },
-        "baseline": baseline_summary(trace),
-        "source": trace.provenance.get("source"),
-    }
-
-
-def counters(engines: Mapping[str, Counts]) -> dict[str, Any]:
-    return asdict(total(engines.values())) if engines else asdict(Counts())
-
-
-def window_summary(window: Window) -> dict[str, Any]:
-    """A rejected window has no figures."""
-    counts = [each.counts for each in window.engines]
-    found = figures_of([] if window.reason else counts)
-    tokens = total(counts).generation if counts and not window.reason else None
-    rate = tokens / window.seconds if tokens is not None and window.seconds else None
-    return {"index": window.index, "reason": window.reason, **found, "seconds": window.seconds, "tokens_per_s": rate}
-
-
-def baseline_summary(trace: Trace) -> dict[str, Any] | None:
-    found = steps_of(trace, "comparison")
-    if not found:
-        return None
-    conditions = steps_of(trace, "conditions")
-    by_state = {s: [c.name for c in conditions if c.state == s] for s in ("holds", "differs", "missing")}
-    is_fair = None if not conditions else len(by_state["holds"]) == len(conditions)
-    return {**asdict(found[0]), "is_fair": is_fair, **by_state}
 
 
 def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
@@ -214,7 +160,7 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
             Figure(html.number(result["mean_acceptance_length"], 3), "mean length by the counters", source),
             Figure(html.number(result["mean_emitted_length"], 3), "mean length as emitted", source),
             Figure(view.whole(result["discarded_tokens"]), "tokens discarded, at least", source),
-            Figure(said_steps(*steps), "steps", source),
+            Figure(view.said_steps(*steps), "steps", source),
             Figure(f"{rejected} of {result['num_windows']}", "windows rejected", source),
         ]
     compared_ = result["baseline"]
@@ -228,10 +174,6 @@ def figures(result: Mapping[str, Any]) -> Sequence[Figure]:
             for key, name in (("rate", "draft acceptance rate"), ("mean_length", "mean acceptance length"))
         ]
     return row
-
-
-def said_steps(low: str, high: str) -> str:
-    return low if low == high else f"≥ {low}" if high == "–" else f"{low} to {high}"
 
 
 # --- Frames -----------------------------------------------------------------------------------------------------------
@@ -262,32 +204,16 @@ def window_frame(trace: Trace, index: int) -> Frame:
         status += f" is rejected whole: {window.reason}."
     else:
         verdict = None
-        status += f": {told(figures_of(list(engines.values())))}."
+        status += f": {view.told(figures_of(list(engines.values())))}."
     patched = {each.engine: each.counts for each in window.increase}
     body = html.frame(
-        view.strip(every, index), verdict, *blocks(engines, patched, bool(window.reason)), view.gauges(window.gauges),
+        view.strip(every, index),
+        verdict,
+        *view.blocks(engines, patched, bool(window.reason)),
+        view.gauges(window.gauges),
         *(html.note(each) for each in window.notes),
-    )  # fmt: skip
+    )
     return Frame(status, body)
-
-
-def blocks(engines: Mapping[str, Counts], patched: Mapping[str, Counts], is_rejected: bool) -> list[Any]:
-    """The parts that a window and the whole have in common."""
-    if not engines:
-        return [html.note("Nothing has been counted yet. Run any lab on a model, then scrape again.")]
-    every = list(engines.values())
-    raw = view.counted(total(every), total(patched.values()) if patched else None)
-    if is_rejected:
-        return [raw]
-    sides = [part for part in (raw, view.balance(every)) if part is not None]
-    return [html.columns(*sides), view.positions(figures_of(every)), view.by_engine(engines)]
-
-
-def told(shown: Mapping[str, Any]) -> str:
-    if shown["mean_acceptance_length"] is None and shown["mean_emitted_length"] is None:
-        return "nothing was drafted, so there is no data"
-    names = {"rate": "acceptance_rate", "mean length": "mean_acceptance_length", "as emitted": "mean_emitted_length"}
-    return ", ".join(f"{name} {html.number(shown[key], 3)}" for name, key in names.items())
 
 
 def total_frame(trace: Trace, _: int) -> Frame:
@@ -296,12 +222,12 @@ def total_frame(trace: Trace, _: int) -> Frame:
     rejected = [f"Window {w.index + 1}: {w.reason}." for w in every if w.reason]
     body = html.frame(
         view.strip(every, None),
-        *blocks(engines, patched, False),
+        *view.blocks(engines, patched, False),
         view.gauges(every[-1].gauges),
         *(html.note(each, "bad") for each in rejected[:10]),
     )
     count = f"{len(every) - len(rejected)} of {html.count(len(every), 'window')} together"
-    return Frame(f"{count}: {told(figures_of(list(engines.values())))}.", body)
+    return Frame(f"{count}: {view.told(figures_of(list(engines.values())))}.", body)
 
 
 def definitions_frame(trace: Trace, _: int) -> Frame:

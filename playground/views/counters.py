@@ -11,7 +11,7 @@ from playground.engine.counters import Account, Counts, account, figures, total
 from playground.engine.definitions import Definition
 from playground.engine.scrape import GAUGES
 from playground.engine.windows import Window
-from playground.views.html import Text, count, join, note, number, percent, probability, scroll, section, table
+from playground.views.html import Text, columns, count, join, note, number, percent, probability, scroll, section, table
 
 ROWS = {
     "drafts": "drafts",
@@ -55,6 +55,31 @@ def strip(windows: Sequence[Window], now: int | None) -> Markup:
     if len(shown) < len(windows):
         says += f"; {first + 1} to {first + len(shown)} shown"
     return section("Windows between scrapes", Markup('<div class="cells">{}</div>').format(join(cells)), says)
+
+
+def blocks(engines: Mapping[str, Counts], patched: Mapping[str, Counts], is_rejected: bool) -> list[Any]:
+    """The parts that a window and the whole have in common."""
+    if not engines:
+        return [note("Nothing has been counted yet. Run any lab on a model, then scrape again.")]
+    every = list(engines.values())
+    raw = counted(total(every), total(patched.values()) if patched else None)
+    if is_rejected:
+        return [raw]
+    sides = [part for part in (raw, balance(every)) if part is not None]
+    return [columns(*sides), positions(figures(every)), by_engine(engines)]
+
+
+def told(shown: Mapping[str, Any]) -> str:
+    """The rate and both mean lengths as a sentence."""
+    if shown["mean_acceptance_length"] is None and shown["mean_emitted_length"] is None:
+        return "nothing was drafted, so there is no data"
+    names = {"rate": "acceptance_rate", "mean length": "mean_acceptance_length", "as emitted": "mean_emitted_length"}
+    return ", ".join(f"{name} {number(shown[key], 3)}" for name, key in names.items())
+
+
+def said_steps(low: str, high: str) -> str:
+    """The bracket of the steps: one figure, an open end, or two ends."""
+    return low if low == high else f"≥ {low}" if high == "–" else f"{low} to {high}"
 
 
 def counted(counts: Counts, patched: Counts | None) -> Markup:
