@@ -17,6 +17,7 @@ from playground.engine.sampling import Coin, Context, Knob
 from playground.engine.trace import KVRows
 from playground.engine.tree import ROOT, Draft
 from playground.engine.tree_drafting import Grower, Growth, TreeDrafter, drafting_session, propose_chain
+from playground.engine.wiring import Probe
 
 
 @dataclass
@@ -34,6 +35,7 @@ class EagleDrafter:
     waiting: list[Tensor] = field(default_factory=list)  # fused states whose slot is not written yet
     slots: int = 0  # written from the target's states
     max_levels: int = 1 << 30
+    probe: Probe | None = None  # told of the tensors behind every law of a chain
     _before: int = 0
     _row: dict[int, int] = field(default_factory=dict)  # node of the tree -> its slot, counted from ``slots``
     _state: dict[int, Tensor] = field(default_factory=dict)  # node -> the head's state after it
@@ -60,6 +62,10 @@ class EagleDrafter:
             self.waiting = [self.trained.embedding.new_zeros(len(context.tokens) - 1 - self.slots, 0)]
         elif hidden is not None and len(hidden):
             self.waiting.append(self.head.fuse(hidden.to(self.trained.embedding.dtype)))
+            if self.probe:
+                self.probe.restart()
+                for tap, state in zip(self.taps, hidden[-1], strict=True):
+                    self.probe.tell(f"layer {tap}", state)
         known = self.slots + sum(map(len, self.waiting))
         if k == 0 or not self.waiting or known != len(context.tokens) - 1:
             return None
@@ -93,14 +99,43 @@ class EagleDrafter:
         self, tokens: Sequence[int], states: Tensor, positions: Sequence[int], mask: Tensor | None = None
     ) -> Tensor:
         """Write one slot per token; the head's states ``[n, dim]`` after them."""
-        x = self.head.enter(self.trained.embed(tokens), states)
+        embedded = self.trained.embed(tokens)
+        x = self.head.enter(embedded, states)
         at = torch.tensor(list(positions), device=x.device)
-        return self.head.carry(
-            self.head.block(x[None], at, self.kv, mask.to(x.device) if mask is not None else None)[0]
-        )
+        out = self.head.block(x[None], at, self.kv, mask.to(x.device) if mask is not None else None)[0]
+        if self.probe:
+            self._tell(int(tokens[-1]), embedded[-1], states[-1], x[-1], out[-1])
+        return self.head.carry(out)
+
+    def _tell(self, token: int, embedded: Tensor, state: Tensor, x: Tensor, out: Tensor) -> None:
+        """The vectors of the newest row, in the order they come about."""
+        joined, dim = self.head.join(embedded, state), len(embedded)
+        self.probe.read(token)
+        named = {
+            "state": state,
+            "embedding": embedded,
+            "embedding, normed": joined[:dim],
+            "state, normed": joined[dim:],
+        }
+        for name, vector in (named | {"projection": x, "block": out}).items():
+            self.probe.tell(name, vector)
+
+    @torch.inference_mode()
+    def read_through(self, tokens: Sequence[int], hidden: Tensor) -> Tensor:
+        """Logits ``[n - 1, vocab]`` along a text of n tokens: row i, after token i + 1, guesses token i + 2.
+
+        ``hidden`` ``[n, taps, dim]``. Over the target's whole LM head, and apart from any draft.
+        """
+        state = self.head.fuse(hidden[:-1].to(self.trained.embedding.dtype))
+        x = self.head.enter(self.trained.embed(tokens[1:]), state)
+        out = self.head.block(x[None], torch.arange(len(x), device=x.device))[0]
+        return self.head.speak(self.head.carry(out)) @ self.trained.lm_head.T
 
     def _logits(self, states: Tensor) -> Tensor:
-        return self.trained.logits(self.head.speak(states))
+        logits = self.trained.logits(self.head.speak(states))
+        if self.probe:
+            self.probe.guess(logits.view(-1, logits.shape[-1])[-1])
+        return logits
 
     def sync(self, tokens: Sequence[int]) -> KVRows:
         rows = len(self.kv)
@@ -283,6 +318,6 @@ def make_trained(
         if grower is not None:
             raise Unfit("combination drafts chains only: a copy from the text has one guess for each place.")
         return ngram_or_eagle(EagleDrafter(load_for(target, "eagle3"), knobs), target.eos_ids)
-    make = {"medusa": MedusaDrafter, "eagle3": EagleDrafter}[name]
-    guesser = make(load_for(target, name), knobs)
+    make = MedusaDrafter if name == "medusa" else EagleDrafter
+    guesser = make(load_for(target, name), knobs, name)
     return guesser if grower is None else TreeDrafter(guesser, grower)

@@ -18,16 +18,19 @@ from models.fetch import ModelUnavailable
 from playground.engine.cost import Hardware, Shape
 from playground.engine.drafters import Drafter, NGram, NoDrafter
 from playground.engine.model import LanguageModel
+from playground.engine.precision import Variant
 from playground.engine.progress import Progress
 from playground.engine.sampling import Knob
 from playground.engine.tree_drafting import Grower, drafting_session
 
 if TYPE_CHECKING:
     from models.hf import HFModel
+    from models.variants import Variants
 
 MAX_LOADED = 4  # models kept in memory; the one that was asked for longest ago goes
 DRAFT_LAYERS = 8
-TRAINED = ("medusa", "eagle3", "tiny", "combination")  # drafters with weights of this app
+TRAINED = ("medusa", "eagle3", "eagle", "mtp", "tiny", "combination")  # drafters with weights of this app
+ABLATIONS = ("eagle3_short", "eagle3_blind", "eagle3_noroll", "eagle3_top")  # EAGLE-3 with a part taken away
 PAIRS = Path(__file__).with_name("pairs.json")
 HELD_OUT = Path(__file__).parent / "training" / "heldout.json"
 DTYPES = ("auto", "fp32", "bf16")
@@ -73,6 +76,7 @@ class Models:
     def __init__(self) -> None:
         self._jobs: OrderedDict[tuple[str, str, str], Job] = OrderedDict()
         self._guard, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self._variants: Variants | None = None
 
     def load(self, target: str, dtype: str = "auto", device: str = "auto") -> Loading:
         """``default``, ``table``, a name of ``pairs.json``, a hub id, or a folder.
@@ -98,6 +102,25 @@ class Models:
             raise job.error
         return job.result
 
+    def variant(
+        self, target: str, numerics: str, dtype: str = "auto", device: str = "auto"
+    ) -> Generator[Progress, None, Variant]:
+        """``target`` in other numerics (a name of ``precision.NUMERICS``); its ``reason`` says why it cannot run here.
+
+        Converted weights stay in memory up to a limit. Raises ``ValueError`` for the toy language.
+        """
+        base = yield from self.load(target, dtype, device)
+        if isinstance(base, teaching.TeachingModel):
+            raise ValueError(
+                "The toy language has no weights to round: choose the target default, a hub id or a folder."
+            )
+        with self._guard:
+            if self._variants is None:
+                from models.variants import Variants  # torch and transformers: not at start
+
+                self._variants = Variants()
+        return (yield from self._variants.get(base, numerics, lambda dtype: self.load(target, dtype, base.device.type)))
+
     def drafter(
         self,
         name: str,
@@ -110,7 +133,7 @@ class Models:
         shortest: int = 1,
         grower: Grower | None = None,
     ) -> Generator[Progress, None, Drafter]:
-        """``none``, ``ngram``, ``layer_skip``, one of ``TRAINED``, ``model`` (of ``pairs.json``), a hub id or folder.
+        """``none``, ``ngram``, ``layer_skip``, ``model`` (of ``pairs.json``), a hub id or folder, or a trained one.
 
         With a ``grower`` it drafts trees. Raises ``ValueError`` for another name, for a draft model with another token
         table, and for a trained drafter without weights for this target.
@@ -119,7 +142,7 @@ class Models:
             raise ValueError(f"{name} drafts no trees: choose a drafter that has a law, such as eagle3 or layer_skip.")
         if name == "none":
             return NoDrafter()
-        if name in TRAINED:
+        if name in (*TRAINED, *ABLATIONS):
             from models.drafters import make_trained  # torch and safetensors: not at start
 
             yield Progress(f"Loading the drafter {name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,12 +31,17 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A module with what it shares with its target: the embedding and the head's rows for its draft vocabulary."""
+    """A module with the tables that it shares with its target; of the LM head it uses the draft vocabulary's rows."""
 
     module: nn.Module
     vocabulary: Tensor  # [draft vocabulary] token ids
     embedding: Tensor  # [vocab, dim]
-    head: Tensor  # [draft vocabulary, dim]
+    lm_head: Tensor  # [vocab, dim]
+
+    @cached_property
+    def head(self) -> Tensor:
+        """``[draft vocabulary, dim]``"""
+        return self.lm_head[self.vocabulary].detach()
 
     @property
     def num_parameters(self) -> int:
@@ -112,7 +118,7 @@ def load(path: Path, embedding: Tensor, lm_head: Tensor) -> Trained:
     vocabulary = vocabulary.to(embedding.device)
     if embedding.device.type == "cpu":
         faster_linears(module)
-    return Trained(module.to(**place).eval().requires_grad_(False), vocabulary, embedding, lm_head[vocabulary].detach())
+    return Trained(module.to(**place).eval().requires_grad_(False), vocabulary, embedding, lm_head.detach())
 
 
 def load_for(target: Any, name: str) -> Trained:

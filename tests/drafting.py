@@ -43,13 +43,26 @@ def save_weights(host: HFModel, folder: Path) -> None:
         "eagle3": (Eagle(size), {}),
         "medusa": (Medusa(Shape(**last), 4), {"heads": 4}),
         "tiny": (TinyLM(Shape(**{**size.as_dict(), "layers": 2, "taps": ()})), {}),
+        "eagle": (Eagle(Shape(**last), predicts_feature=True), {}),
+        "mtp": (Eagle(Shape(**last)), {}),
+        "eagle3_short": (Eagle(size), {}),
+        "eagle3_noroll": (Eagle(size), {}),
+        "eagle3_top": (Eagle(Shape(**last)), {}),
+        "eagle3_blind": (Eagle(Shape(**{**size.as_dict(), "taps": ()})), {}),
     }
     vocabulary = torch.arange(1, 300)
     torch.manual_seed(0)
     for name, (module, more) in modules.items():
         for p in module.parameters():
             p.data = 0.3 * torch.randn_like(p)
-        trained.save(folder / f"{name}.safetensors", name, module, vocabulary, table(host), {**more, "target": "small"})
+        trained.save(
+            folder / f"{name}.safetensors",
+            name.partition("_")[0],
+            module,
+            vocabulary,
+            table(host),
+            {**more, "target": "small"},
+        )
 
 
 def table(host: HFModel) -> torch.Tensor:

@@ -28,7 +28,7 @@ def from_checkpoint(folder: Path, target: Target) -> trained.Trained:
     module = build(Plan(**saved["plan"]), target, saved["taps"])
     module.load_state_dict({name: t.to(torch.bfloat16).float() for name, t in saved["average"].items()})
     vocabulary = torch.from_numpy(np.load(folder / "vocabulary.npy"))
-    return trained.Trained(module.eval(), vocabulary, target.embedding, target.head[vocabulary])
+    return trained.Trained(module.eval(), vocabulary, target.embedding, target.head)
 
 
 def makers(weights: dict[str, trained.Trained], longest: int = 4) -> dict[str, Callable[[Item], Drafter]]:

@@ -41,7 +41,9 @@ def decode(host, drafter, rule=verify_greedy, k=4, n=24, knobs=(), seed=0, wrap=
     return list(speculate(wrap(host.session(PROMPT, drafter.taps)), drafter, **how))
 
 
-@pytest.mark.parametrize("name", ["eagle3", "medusa", "tiny", "combination", "layer_skip"])
+@pytest.mark.parametrize(
+    "name", ["eagle3", "eagle", "mtp", "eagle3_blind", "medusa", "tiny", "combination", "layer_skip"]
+)
 def test_greedy_chains_are_lossless(host, name):
     plain = outputs(decode(host, NoDrafter()))
     drafter = finish(Models().drafter(name, host, PROMPT, knobs=GREEDY, draft_layers=2))
@@ -52,7 +54,7 @@ def test_greedy_chains_are_lossless(host, name):
 
 
 @pytest.mark.parametrize("shape", ["ten", "medusa", "dynamic", "drawn"])
-@pytest.mark.parametrize("name", ["eagle3", "medusa", "tiny", "layer_skip"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle", "mtp", "eagle3_blind", "medusa", "tiny", "layer_skip"])
 def test_greedy_trees_are_lossless(host, name, shape):
     plain = outputs(decode(host, NoDrafter()))
     grower = growers(knob_chain(temperature=1.5))[shape]

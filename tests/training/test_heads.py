@@ -28,7 +28,7 @@ def make(module: torch.nn.Module) -> trained.Trained:
         p.data = torch.randn(p.shape, generator=generator) * 0.5
     embedding = torch.randn(VOCAB, SHAPE.dim, generator=generator)
     vocabulary = torch.randperm(VOCAB, generator=generator)[:SMALL].sort().values
-    return trained.Trained(module.requires_grad_(False), vocabulary, embedding, embedding[vocabulary])
+    return trained.Trained(module.requires_grad_(False), vocabulary, embedding, embedding)
 
 
 def batch_of(tokens: torch.Tensor, features: torch.Tensor, choice: torch.Tensor) -> Batch:

@@ -1,0 +1,160 @@
+"""Variants of a drafting head as tables: by position, change by change, budgets, and the price beside a draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from playground.engine.head_report import WITH, WITHOUT
+from playground.views import html, pricing
+from playground.views.html import Text, number
+
+Variants = Mapping[str, Mapping[str, Any]]
+ABOUT = {
+    "eagle3": "three layers fused, unrolled in training; trained longest",
+    "eagle3_short": "EAGLE-3 at the budget of the others",
+    "eagle3_blind": "the same without the target's states",
+    "eagle3_noroll": "the same without training-time test",
+    "eagle3_top": "the same with the last layer alone",
+    "eagle": "the first version: last layer, loss on states and tokens",
+    "mtp": "last layer, loss on tokens alone: DeepSeek's module",
+    "tiny": "a language model of two layers that reads tokens only",
+}
+WIRES = {
+    "state": "what it reads beside the token",
+    "embedding": "of the token that was chosen",
+    "embedding, normed": "at the scale of its own norm",
+    "state, normed": "at the scale of its own norm",
+    "projection": "both halves side by side, mapped to one",
+    "block": "after attention and MLP: the next state",
+}
+FEATURE = 0.08  # of first guesses: less would say that the states are not used
+
+
+def positions(variants: Variants, names: Sequence[str]) -> Markup:
+    """Conditional acceptance by position and the mean length; in brackets what was measured on this prompt."""
+    shown = {name: variants[name] for name in names if name in variants}
+    depth = max(
+        (len(v["conditional_per_position"] or v["here"]["conditional_per_position"]) for v in shown.values()), default=0
+    )
+    rows: list[list[Text]] = []
+    for name, v in shown.items():
+        cells = [
+            _pair(_at(v["conditional_per_position"], i), _at(v["here"]["conditional_per_position"], i))
+            for i in range(depth)
+        ]
+        length = _pair(v["mean_acceptance_length"], v["here"]["mean_acceptance_length"])
+        rows.append([name, *cells, length, ABOUT.get(name, "")])
+    return html.table(["head", *(f"+{i + 1}" for i in range(depth)), "tokens per pass", ""], rows, "By position")
+
+
+def _at(values: Sequence[float | None] | None, i: int) -> float | None:
+    return values[i] if values and i < len(values) else None
+
+
+def _pair(recorded: float | None, here: float | None) -> str:
+    return number(recorded) + ("" if here is None else f" ({number(here)})")
+
+
+def changes(found: Sequence[Mapping[str, Any]]) -> Markup:
+    """Each change with the pair of heads that differ in it, and whether this target shows it."""
+    rows: list[list[Text]] = []
+    for each in found:
+        gain = each["gain"]
+        verdict = (
+            "no record yet" if gain is None else "shows here" if gain > 0.005 else "does not show on this small target"
+        )
+        rows.append(
+            [each["change"], f"{each['before']} → {each['after']}", f"+{each['position']}",
+             number(each["acceptance_before"]), number(each["acceptance_after"]), _signed(each["mean_length_gain"]),
+             verdict]
+        )  # fmt: skip
+    head = ["change", "heads", "position", "without", "with", "tokens per pass", ""]
+    return html.table(head, rows, "Effect of each change")
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def budgets(variants: Variants) -> Markup:
+    rows: list[list[Text | float | int | None]] = [
+        [name, v["token_visits"], v["parameters"], ABOUT.get(name, "")] for name, v in variants.items()
+    ]
+    return html.table(["head", "token visits", "parameters", ""], rows, "Training budgets")
+
+
+def feature_says(result: Mapping[str, Any]) -> str:
+    """The feature's effect in a sentence."""
+    effect = result["feature_effect"]
+    if effect is None:
+        return "Without a record of both heads the effect of the feature is not known here."
+    with_it, without = result["first_position_with_feature"], result["first_position_without_feature"]
+    said = (
+        f"With the target's states the first guess is right in {100 * with_it:.0f} % of the held-out passes, "
+        f"without them in {100 * without:.0f} %: the same head, the same data, the same number of token visits."
+    )
+    return said if effect >= FEATURE else f"{said} That is little; the learning curves show both still rising."
+
+
+def beside(variants: Variants) -> Markup:
+    """The head and an independent language model of like size: parameters beside acceptance."""
+    names = [name for name in ("eagle3", WITH, WITHOUT, "tiny") if name in variants]
+    rows: list[list[Text]] = []
+    for name in names:
+        v = variants[name]
+        size = "–" if v["parameters"] is None else f"{v['parameters'] / 1e6:.1f} M"
+        length = _pair(v["mean_acceptance_length"], v["here"]["mean_acceptance_length"])
+        one = _pair(_at(v["acceptance_per_position"], 0), _at(v["here"]["acceptance_per_position"], 0))
+        visits = "–" if v["token_visits"] is None else f"{v['token_visits']:,}"
+        rows.append([name, size, visits, one, length])
+    return html.table(
+        ["drafter", "own parameters", "token visits", "first guess", "tokens per pass"], rows, "Beside a model"
+    )
+
+
+def price(found: Mapping[str, Any]) -> Markup:
+    """What the head is made of and what a drafted token costs, beside a draft model."""
+    parts = [[name, f"{size / 1e6:,.1f} M"] for name, size in found["parts"].items()]
+    parts.append(["together", f"{found['parameters_with_head'] / 1e6:,.1f} M"])
+    parts.append(["of these its own", f"{found['parameters'] / 1e6:,.1f} M"])
+    left = pricing.figures(["EAGLE head", "parameters"], parts, "Parts of the head")
+    costs = [
+        ["EAGLE head", f"{100 * found['draft_cost']:.2f} %", _share(found["equal_acceptance"])],
+        ["with 32k draft vocabulary", f"{100 * found['draft_cost_32k']:.2f} %", _share(found["equal_acceptance_32k"])],
+        [found["draft_model"], f"{100 * found['draft_model_cost']:.2f} %", _share(found["draft_model_acceptance"])],
+    ]
+    head = ["drafter", "of a pass per token", f"α for {found['draft_model_speedup']:.2f}×"]
+    return html.columns(left, pricing.figures(head, costs, "Costs and equal acceptance"))
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def assumed(found: Mapping[str, Any]) -> str:
+    return (
+        f"priced: {found['hardware']}, {found['profile'].replace('_', ' ')}, context {found['context']:,}, batch 1, "
+        f"k = {found['k']}"
+    )
+
+
+def claim(result: Mapping[str, Any]) -> str:
+    """The claim that a head beats an 8B model, taken apart."""
+    p, v = result["priced"], result["variants"]
+    ours, model = (v.get(name, {}).get("mean_acceptance_length") for name in ("eagle3", "tiny"))
+    measured = (
+        f"Here the head reaches {ours:.2f} tokens per pass and a language model of like size {model:.2f}. "
+        if ours and model
+        else ""
+    )
+    if p["equal_acceptance_32k"] is None:
+        return measured + f"No acceptance of the head reaches the speed of {p['draft_model']} with these numbers."
+    return measured + (
+        f"Speed does not ask that it beat {p['draft_model']} at acceptance: at α = {p['draft_model_acceptance']:.2f} "
+        f"that model gives {p['draft_model_speedup']:.2f}× at batch 1, and the head gives as much at "
+        f"α = {p['equal_acceptance_32k']:.2f}. That it accepts more than an 8B model is a claim about the head of its "
+        f"paper; this page cannot measure it."
+    )
