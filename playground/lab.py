@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from playground.engine.cost import Hardware, Shape
 from playground.engine.drafters import Drafter
 from playground.engine.model import LanguageModel
+from playground.engine.precision import Variant
 from playground.engine.progress import Progress
 from playground.engine.trace import Trace
 from playground.ledger import ledger
@@ -41,6 +42,11 @@ class Models(Protocol):
 
     def load(self, target: str, dtype: str = "auto", device: str = "auto") -> Generator[Progress, None, LanguageModel]:
         """The language model ``target``: ``default``, ``table``, a name of the catalogue, a hub id, or a folder."""
+
+    def variant(
+        self, target: str, numerics: str, dtype: str = "auto", device: str = "auto"
+    ) -> Generator[Progress, None, Variant]:
+        """``target`` in the numerics of that name; a ``reason`` instead of a model where it does not run here."""
 
     def drafter(
         self, name: str, target: LanguageModel, tokens: Sequence[int], **options: Any
