@@ -42,7 +42,7 @@ from playground.engine.grammar.jumping import (
 from playground.engine.grammar.mask_load import mask_load
 from playground.engine.grammar.remedies import DRAFT, HELD_BACK, PIECEWISE, PLAIN, RETOKENISED, account
 from playground.engine.grammar.samples import Maker, documents
-from playground.engine.grammar.timing import fill_times
+from playground.engine.grammar.timing import fill_times, typical
 from playground.engine.length import Fixed
 from playground.engine.model import LanguageModel
 from playground.engine.sampling import coins
@@ -52,6 +52,13 @@ from playground.engine.verify import Rule, verify_greedy
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
 from playground.views import charts, html, structured, structured_jump
 
+KEYS = {
+    PLAIN: "plain",
+    PIECEWISE: "jump_forward",
+    RETOKENISED: "retokenised",
+    HELD_BACK: "held_back",
+    DRAFT: "draft",
+}
 TARGETS = ("llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "smollm2-135m", "deepseek-v3")
 LANES = {FREE: "free", SCHEDULER: "scheduler", WORKER: "worker", CACHE: "cache"}  # names in the summary
 PROMPT = (
@@ -83,7 +90,7 @@ EXAMPLE = """{
     "lines": {
       "type": "array",
       "minItems": 1,
-      "maxItems": 2,
+      "maxItems": 1,
       "items": {
         "type": "object",
         "properties": {
@@ -204,29 +211,29 @@ def measured(
 ) -> Iterator[Update]:
     """The three lanes with measured times, then the masks against the pass; returns the trace."""
     yield Progress("Measuring masks along a document")
-    fills = along_a_document(params.grammar, grammar, model)
+    mean, fills = along_a_document(params.grammar, grammar, model)
     slow = params.slowdown / 1e3
     costs = replace(
         costs,
         cold_s=slow * times.cold_ms,
         cached_s=slow * times.cached_ms,
         renamed_s=slow * times.renamed_ms,
-        mask_s=params.slowdown * float(np.mean(fills)) / 1e6,
+        mask_s=params.slowdown * mean / 1e6,
     )
     for place in PLACES[1:]:
         trace = trace.add("schedules", simulate(place, requests, costs, params.batch))
         yield trace
-    load = mask_load(fills, trace["priced"].steps[0], params.k, params.context, params.slowdown)
+    load = mask_load(mean, fills, trace["priced"].steps[0], params.k, params.context, params.slowdown)
     trace = trace.open("masks").add("masks", load)
     yield trace
     return trace
 
 
-def along_a_document(schema: Any, grammar: Production, model: LanguageModel) -> list[float]:
-    """Microseconds of fills along a made-up document, up to where it leaves the grammar."""
+def along_a_document(schema: Any, grammar: Production, model: LanguageModel) -> tuple[float, list[float]]:
+    """Microseconds of a fill, mean and all, along a made-up document, up to where it leaves the grammar."""
     document = documents(Maker(schema, random.Random(0)).make(schema))[0].decode()
-    first, later = fill_times(grammar.matcher(), model.encode(document), model.vocab_size)
-    return later or first
+    _, fills = fill_times(grammar.matcher(), model.encode(document), model.vocab_size)
+    return typical(fills), fills
 
 
 @dataclass(frozen=True)
@@ -335,7 +342,7 @@ def step_ms(trace: Trace) -> float | None:
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """Headline figures; lanes of the schedule are ``free``, ``scheduler``, ``worker`` and ``cache``."""
+    """Headline figures: by lane of the schedule (``free``, ``scheduler``, ``worker``, ``cache``), by way of writing."""
     schedules = {LANES[each.name]: each for each in steps_of(trace, "schedules")}
     times, load = (next(iter(steps_of(trace, name)), None) for name in ("compile times", "masks"))
     ways = {each.name: each for each in steps_of(trace, "remedies")}
@@ -374,7 +381,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "valid_json": trace.provenance.get("valid", {}).get(PIECEWISE),
         "output_text": jump.text if jump else None,
         "ways": {
-            name: {
+            KEYS[name]: {
                 "sampled_tokens": way.sampled,
                 "output_tokens": way.num_tokens,
                 "rejected_tokens": way.rejected,

@@ -135,8 +135,12 @@ class _Server:
         self.stall_steps = self.tokens_lost = 0.0
 
     def receive(self) -> None:
-        """Take in whoever has arrived, and compile on this thread where that is the rule."""
-        while self.arrived < len(self.requests) and self.requests[self.arrived].arrives_s <= self.now:
+        """Take in whoever has arrived by now, and compile on this thread where that is the rule.
+
+        Who arrives during a stall is taken in after the next step.
+        """
+        until = self.now
+        while self.arrived < len(self.requests) and self.requests[self.arrived].arrives_s <= until:
             held, ready = self.desk.take(self.requests[self.arrived])
             if held:
                 self.stalls.append((self.now, self.now + held))

@@ -236,3 +236,14 @@ def jumps_of(steps: Sequence[Pass]) -> list[tuple[int, int]]:
             spans.append((at, at + accepted))
         at += len(made.outputs)
     return spans
+
+
+def output_of(steps: Sequence[Pass], repairs: Sequence[Repair] = ()) -> list[int]:
+    """The output tokens of a run after its repairs."""
+    output: list[int] = []
+    by_pass = {repair.after: repair for repair in repairs}
+    for number, made in enumerate(steps):
+        output += [out.token for out in made.outputs]
+        if number in by_pass:
+            output[by_pass[number].start :] = by_pass[number].new
+    return output

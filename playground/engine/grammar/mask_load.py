@@ -41,9 +41,15 @@ class MaskLoad:
     hidden_until: tuple[tuple[int, int | None, int | None], ...]
 
 
-def mask_load(fills_us: Sequence[float], served: Priced, k: int, context: float, slowdown: float = 1.0) -> MaskLoad:
-    """Price measured fills: ``batch`` times k + 1 masks against the pass that verifies k drafts."""
-    mean, p99 = slowdown * float(np.mean(fills_us)), slowdown * float(np.percentile(fills_us, 99))
+def mask_load(
+    mean_us: float, fills_us: Sequence[float], served: Priced, k: int, context: float, slowdown: float = 1.0
+) -> MaskLoad:
+    """Price measured fills: ``batch`` times k + 1 masks against the pass that verifies k drafts.
+
+    ``mean_us`` is their mean, without what interrupted single ones; the p99 is over all.
+    """
+    mean = slowdown * mean_us
+    p99 = max(mean, slowdown * float(np.percentile(fills_us, 99)))
     rows = k + 1
     points = tuple(
         AtBatch(

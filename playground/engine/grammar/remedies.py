@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from playground.engine.grammar.jumping import Repair, Seam, Vocabulary, jumps_of, seams
+from playground.engine.grammar.jumping import Repair, Seam, Vocabulary, jumps_of, output_of, seams
 from playground.engine.trace import Pass, step
 
 PLAIN, PIECEWISE = "no jumps", "jump-forward"
@@ -43,18 +43,18 @@ def account(
     name: str, steps: Sequence[Pass], repairs: Sequence[Repair], plain: Sequence[Pass], vocabulary: Vocabulary
 ) -> Remedy:
     """The account of ``steps``; after repairs there are no seams left to look at."""
-    written = [out.token for made in steps for out in made.outputs]
-    jumps = jumps_of(steps)
-    data = vocabulary.bytes_of(written)
-    other = vocabulary.bytes_of([out.token for made in plain for out in made.outputs])
+    written, jumps = output_of(steps, repairs), jumps_of(steps)
+    data, other = vocabulary.bytes_of(written), vocabulary.bytes_of(output_of(plain))
+    unasked = output_of(steps)  # tokens as the passes put them out; repairs add bytes of forced text
+    forced = sum(len(vocabulary.bytes_of(unasked[first:last])) for first, last in jumps)
     differs = (i for i, (a, b) in enumerate(zip(data, other, strict=False)) if a != b)
     end = None if len(data) == len(other) else min(len(data), len(other))
     return Remedy(
         name=name,
         text=data.decode("utf-8", "replace"),
-        num_tokens=len(written) + sum(len(repair.new) - len(repair.old) for repair in repairs),
+        num_tokens=len(written),
         sampled=len(steps),
-        forced_bytes=sum(len(vocabulary.bytes_of(written[first:last])) for first, last in jumps),
+        forced_bytes=forced + len(data) - len(vocabulary.bytes_of(unasked)),
         num_bytes=len(data),
         rejected=sum(node.state != "accepted" for made in steps for node in made.nodes),
         rows_written=sum(made.target_kv.written for made in steps) + sum(r.read_again for r in repairs),

@@ -32,8 +32,8 @@ def test_without_a_grammar_every_request_gets_a_token_per_step():
 
 
 def test_a_compilation_on_the_scheduler_holds_everybody_up():
-    done = simulate(SCHEDULER, (TWO[0], Request(0.065, 1, 6)), COSTS, max_batch=3)
-    assert done.stalls == (pytest.approx((0.0, 0.05)), pytest.approx((0.07, 0.12)))
+    done = simulate(SCHEDULER, TWO, COSTS, max_batch=3)
+    assert done.stalls == (pytest.approx((0.0, 0.05)), pytest.approx((0.06, 0.11)))  # not while the first one compiles
     assert done.stall_steps == pytest.approx(5)  # the first stall held nobody up: nobody ran
     assert done.tokens_lost == pytest.approx(5)
     assert done.requests[0].last_s == pytest.approx(0.05 + 0.06 + 0.05)

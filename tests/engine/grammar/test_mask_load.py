@@ -23,7 +23,7 @@ def test_masks_of_microseconds_hide_behind_a_large_model_and_milliseconds_never(
 
 
 def test_more_drafts_show_sooner_and_slower_masks_too():
-    load = mask_load([2.0] * 99 + [20.0], SMALL, k=3, context=1024, slowdown=2.0)
+    load = mask_load(2.18, [2.0] * 99 + [20.0], SMALL, k=3, context=1024, slowdown=2.0)
     assert load.us_mean == pytest.approx(2 * 2.18)
     assert load.rows == 4
     limits = [mean for _, mean, _ in load.hidden_until if mean is not None]
