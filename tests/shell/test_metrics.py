@@ -43,3 +43,17 @@ def test_the_lab_reads_them(server: Server) -> None:
     found = client.predict(scrapes=1, api_name="/acceptance_metrics")["summary"]
     assert found["counters"]["generation"] == scrape(server)["vllm:generation_tokens_total"]
     assert found["rejected_windows"] == []
+
+
+def test_the_lab_reads_them_while_a_run_streams(server: Server) -> None:
+    name = "vllm:generation_tokens_total"
+    before = scrape(server).get(name, 0)
+    job = Client(server.address, verbose=False).submit(preset="", pause=0.5, cap=30, k=1, api_name="/sample")
+    while scrape(server).get(name, 0) == before:
+        time.sleep(0.05)
+    reader = Client(server.address, verbose=False)
+    found = reader.predict(scrapes=4, every_s=0.6, api_name="/acceptance_metrics")["summary"]
+    assert not job.done(), "the run ended before the lab had scraped"
+    assert any(window["tokens_per_s"] for window in found["windows"][1:]), found["windows"]
+    assert found["rejected_windows"] == []
+    job.cancel()
