@@ -74,8 +74,9 @@ class Params:
         choices=(NONE, "default", "table"), free=True, group="Real lane",
     )  # fmt: skip
     drafter: str = control(
-        "ngram", "Drafter", choices=("ngram", "layer_skip", "medusa", "eagle3", "tiny"), free=True, group="Real lane"
-    )
+        "ngram", "Drafter", choices=("ngram", "layer_skip", "medusa", "eagle3", "eagle", "mtp", "tiny"), free=True,
+        group="Real lane",
+    )  # fmt: skip
     code_prompt: str = control(CODE_PROMPT, "Code prompt", lines=4, group="Real lane")
     chat_prompt: str = control(CHAT_PROMPT, "Chat prompt", lines=2, group="Real lane")
     max_new_tokens: int = control(32, "New tokens", "Of each prompt.", min=1, max=128, step=1, group="Real lane")

@@ -41,12 +41,13 @@ from playground.engine.verify import verify_greedy
 from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress, Question, Update, control
 from playground.views import charts, faceoff, html, priced, speculation, tokens
 
-NAMES = ("medusa", "eagle3", "tiny", "ngram", "combination", "layer_skip")
-TREES = ("medusa", "eagle3", "tiny", "layer_skip")  # the others have one guess for each place
-BLIND, CONDITIONAL = "medusa", ("eagle3", "tiny", "layer_skip")
+USUAL = ("medusa", "eagle3", "tiny", "ngram", "combination", "layer_skip")
+NAMES = (*USUAL, "eagle", "mtp")
+TREES = ("medusa", "eagle3", "tiny", "layer_skip", "eagle", "mtp")  # the others have one guess for each place
+BLIND, CONDITIONAL = "medusa", ("eagle3", "tiny", "layer_skip", "eagle", "mtp")
 GREEDY = (Temperature(0.0),)
-PRICED = ("medusa", "eagle3", "draft_model", "ngram")
-PRICED_AS = {"medusa": "medusa", "eagle3": "eagle3", "tiny": "draft_model", "ngram": "ngram", "combination": "eagle3"}
+PRICED = ("medusa", "eagle3", "draft_model", "ngram", "eagle", "mtp")
+PRICED_AS = {name: name for name in PRICED} | {"tiny": "draft_model", "combination": "eagle3"}
 LONGEST = 16  # draft that a draft model with a stated acceptance may pick
 MODELS = (
     "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",
@@ -61,7 +62,7 @@ KEYS = (
 class Params:
     target: str = control("default", "Target", "The model that decides.", choices=("default", "table"), free=True)
     prompt: str = control("Write a Python function that adds two numbers.", "Prompt", lines=3)
-    drafters: tuple[str, ...] = control(NAMES, "Drafters", f"Of {', '.join(NAMES)}.", choices=NAMES)
+    drafters: tuple[str, ...] = control(USUAL, "Drafters", f"Of {', '.join(NAMES)}.", choices=NAMES)
     k: int = control(4, "Draft length k", "Levels guessed per pass.", min=1, max=8, step=1)
     shape: str = control(
         "chain", "Shape", "Trees for those that have a law.", choices=("chain", "ten", "medusa", "dynamic")
@@ -231,7 +232,7 @@ def by_class(
 def recorded(models: Models) -> dict[str, Any]:
     """Held-out mean acceptance lengths by drafter and class, as the weights' provenance has them."""
     found: dict[str, Any] = {}
-    for weights in ("medusa", "eagle3", "tiny"):
+    for weights in ("medusa", "eagle3", "tiny", "eagle", "mtp"):
         for name, row in ((models.record(weights) or {}).get("heldout") or {}).items():
             found[name] = {kind: part["mean_acceptance_length"] for kind, part in row["by_class"].items()}
     return found

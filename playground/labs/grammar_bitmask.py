@@ -41,7 +41,7 @@ from playground.lab import BadInput, Chart, Figure, Frame, Lab, Models, Progress
 from playground.views import charts, constrained, html
 
 OURS, XGRAMMAR = "ours", "xgrammar"
-DRAFTERS = ("none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "forced")
+DRAFTERS = ("none", "ngram", "layer_skip", "medusa", "eagle3", "eagle", "mtp", "tiny", "combination", "forced")
 PROMPT = "Anna is 34 years old and lives in Lisbon. She likes chess and swimming. Describe Anna as JSON."
 EXAMPLE = """{
   "type": "object",

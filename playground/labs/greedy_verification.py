@@ -24,12 +24,13 @@ from playground.views import charts, html, race
 PASS_SIZES = (1, 16, 8, 4, 2, 12, 6, 3, 5, 10, 14)  # positions, so that few of them already show the shape
 MIN_SIZES, PASS_TIME_S = 4, 2.0  # at least so many are measured; after so long no further one
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run
-DRAFTERS = ("none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "model", *FORESIGHT)
+TRAINED = ("medusa", "eagle3", "eagle", "mtp", "tiny", "combination")
+DRAFTERS = ("none", "ngram", "layer_skip", *TRAINED, "model", *FORESIGHT)
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 GUESSES = (
-    "ngram copies from the text, layer_skip runs the first layers; medusa, eagle3 and tiny were trained for the "
-    "default target, combination is ngram, else eagle3; model is a named pair's; a hub id or folder works; oracle and "
-    "always_wrong know the plain run."
+    "ngram copies from the text, layer_skip runs the first layers; medusa, eagle3, eagle, mtp and tiny were "
+    "trained for the default target, combination is ngram, else eagle3; model is a named pair's; a hub id or folder "
+    "works; oracle and always_wrong know the plain run."
 )
 PROMPT = (
     "Repeat after me exactly: the quick brown fox jumps over the lazy dog, the quick brown fox jumps over the lazy dog."

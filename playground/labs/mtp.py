@@ -326,7 +326,7 @@ def verify_chart(trace: Trace) -> Any:
     if result is None:
         return None
     points = [(int(b), cost) for b, cost in result["verify_cost_by_batch"].items()]
-    return charts.lines({"t(2) / t(1)": points}, "batch size", "a pass of two tokens each, in plain passes", log_x=True)
+    return charts.lines({"t(2) / t(1)": points}, "batch size", "t(2) / t(1)", log_x=True)
 
 
 def loss_chart(trace: Trace) -> Any:

@@ -37,14 +37,15 @@ MODELS = (
 )  # fmt: skip
 LARGE_BATCH = 4096  # far in the compute-bound part
 DRAFTERS = (
-    "none", "ngram", "layer_skip", "medusa", "eagle3", "tiny", "combination", "model", "oracle", "always_wrong",
+    "none", "ngram", "layer_skip", "medusa", "eagle3", "eagle", "mtp", "tiny", "combination", "model", "oracle",
+    "always_wrong",
 )  # fmt: skip
 YOURS = "Your own law"
 TARGET = "Decides. default is SmolLM2-135M, table a toy language; a hub id or a folder works too."
 GUESSES = (
-    "ngram copies from the text, layer_skip runs the first layers; medusa, eagle3 and tiny were trained for the "
-    "default target, combination is ngram, else eagle3; model is a named pair's; a hub id or folder works; oracle and "
-    "always_wrong know the plain run."
+    "ngram copies from the text, layer_skip runs the first layers; medusa, eagle3, eagle, mtp and tiny were "
+    "trained for the default target, combination is ngram, else eagle3; model is a named pair's; a hub id or folder "
+    "works; oracle and always_wrong know the plain run."
 )
 FORESIGHT = ("oracle", "always_wrong")  # drafters made from the plain run at the same seed
 

@@ -38,7 +38,7 @@ from playground.views import charts, clock, draft_tree, html, kv, priced, race, 
 
 RANKS = (0.605, 0.112, 0.049, 0.033, 0.024)
 SHAPE_NAMES = ("chain", "ten", "medusa", "dynamic", "best")
-DRAFTERS = ("eagle3", "medusa", "tiny", "layer_skip")
+DRAFTERS = ("eagle3", "eagle", "mtp", "medusa", "tiny", "layer_skip")
 MAX_NODES, MAX_LEVELS = 64, 16
 MODELS = (
     "llama-3.3-70b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen3-0.6b", "smollm2-135m", "deepseek-v3",

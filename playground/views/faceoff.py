@@ -21,6 +21,8 @@ ABOUT = {
     "ngram": "copies what followed the same words before",
     "combination": "n-gram where two tokens match, else eagle3",
     "layer_skip": "the target's first layers",
+    "eagle": "one layer over the target's last state, trained to hit the next one",
+    "mtp": "DeepSeek's module: one layer over the target's last state, trained for one token",
 }
 
 

@@ -11,7 +11,7 @@ from models.load import Models
 from playground.engine.trace import Trace
 from playground.lab import Progress, execute, read_params
 from playground.labs import drafter_faceoff as lab_module
-from playground.labs.drafter_faceoff import LAB, NAMES
+from playground.labs.drafter_faceoff import LAB, USUAL
 from tests.drafting import save_weights
 from tests.models.conftest import CONFIGS, load, save_model
 
@@ -48,7 +48,7 @@ def full(small):
 
 def test_every_drafter_has_every_figure(full) -> None:
     found = LAB.summary(full[-1])
-    assert tuple(found["drafters"]) == NAMES
+    assert tuple(found["drafters"]) == USUAL
     assert found["missing"] == {}
     assert found["all_identical"] is True
     for name, figures in found["drafters"].items():

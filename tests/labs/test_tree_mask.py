@@ -129,7 +129,7 @@ def test_the_mask_says_in_words_what_a_row_sees() -> None:
     assert "Row 5, position +2, sees last, 0, 5." in drawn
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "medusa", "tiny"])
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle", "mtp", "medusa", "tiny"])
 def test_trained_drafters_run_in_the_lab(drafter: str, tmp_path, monkeypatch) -> None:
     """On a small random target with random weights: the path from weights to page."""
     folder, models = str(save_model(tmp_path / "target", CONFIGS["llama"])), Models()
