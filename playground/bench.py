@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import json
@@ -399,6 +400,40 @@ def bench_assisted(model: Any, models: Any, num_tokens: int, num_prompts: int, k
     )
 
 
+def bench_grammar(num_tokens: int = 32) -> Iterator[Line]:
+    """Masks each way along one document, decoding under them, and what an exploding schema costs the next one."""
+    from playground.engine.drafters import NoDrafter
+    from playground.engine.grammar.compiled import SCHEMA, read_schema, workshop
+    from playground.engine.grammar.expression import GrammarError
+    from playground.engine.grammar.timing import measure
+    from playground.labs import grammar_bitmask, structured_serving
+
+    model = default_model()
+    shop, schema = workshop(model), read_schema(grammar_bitmask.EXAMPLE)
+    own, other = shop.own(SCHEMA, schema), shop.production(SCHEMA, schema)
+    document = '{"name": "Anna", "age": 34, "hobbies": ["chess", "swimming"]}'
+    times = measure(own, other, [*model.encode(document), min(model.eos_ids)], None)
+    fast = times.precompiled_us_mean
+    yield at_least("masks: precompiled, against naive Python", 1e3 * times.naive_ms / fast, "x", 1000)
+    yield at_most("masks: precompiled, against xgrammar", fast / times.xgrammar_us_mean, "x", 5)
+    yield Line("masks: xgrammar, p99", times.xgrammar_us_p99, "µs")
+    invoice = read_schema(structured_serving.EXAMPLE)
+    compiled = shop.worker.time(invoice, invoice)
+    yield Line("invoice with 17 values: xgrammar compiles it cold", compiled.cold_ms, "ms")
+    params = dataclasses.replace(grammar_bitmask.LAB.params(), max_new_tokens=num_tokens)
+    passes = list(grammar_bitmask.lane(params, model, model.chat(params.prompt), NoDrafter(), own.matcher()))[1:]
+    outside = sum(p.draft_ms + p.other_ms for p in passes) / sum(p.draft_ms + p.verify_ms + p.other_ms for p in passes)
+    yield at_most("time outside passes under a grammar", 100 * outside, "%", 10)
+    many = {f"p{i}": {"type": "integer"} for i in range(80)}
+    began = time.perf_counter()
+    with contextlib.suppress(GrammarError):
+        shop.production(SCHEMA, {"type": "object", "properties": many, "minProperties": 40})
+    yield at_most("an exploding schema is refused after", time.perf_counter() - began, "s", 5)
+    began = time.perf_counter()
+    shop.production(SCHEMA, schema)
+    yield at_most("the next schema is compiled after", time.perf_counter() - began, "s", 1)
+
+
 PARTS: dict[str, Callable[[], Iterator[Line]]] = {
     "start": bench_start,
     "run": bench_run,
@@ -406,6 +441,7 @@ PARTS: dict[str, Callable[[], Iterator[Line]]] = {
     "drafters": bench_drafters,
     "page": bench_page,
     "beams": bench_beams,
+    "grammar": bench_grammar,
 }
 
 

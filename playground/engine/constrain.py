@@ -12,7 +12,6 @@ from torch import Tensor
 
 from playground.engine.grammar.bitmask import allocate, apply_bitmask, unpack
 from playground.engine.grammar.matcher import Matcher
-from playground.engine.sampling import softmax
 from playground.engine.trace import Candidate, RowMask
 from playground.engine.tree import ROOT, Draft
 
@@ -50,20 +49,23 @@ class Legality:
     def report(self, raw: Tensor, masked: Tensor) -> tuple[RowMask | None, ...]:
         """What each mask did to the model's own law; ``raw`` and ``masked`` are logits before the knobs."""
         reports: list[RowMask | None] = []
-        law = softmax(raw)
+        wide = raw.double()
+        whole = wide.logsumexp(-1)  # [n + 1]
+        mass = (masked.double().logsumexp(-1) - whole).exp().clamp(max=1.0).tolist()
+        tops = raw.topk(min(NUM_SHOWN, raw.shape[-1]), dim=-1)
         for row, place in enumerate(self.places):
             if place is None:
                 reports.append(None)
                 continue
-            legal = ~masked[row].isneginf()
-            top = law[row].topk(min(NUM_SHOWN, law.shape[-1]))
+            ids = tops.indices[row]
+            ps = (wide[row, ids] - whole[row]).exp()
             bits = zlib.compress(self.bitmask[row].numpy().tobytes(), 6)
             reports.append(
                 RowMask(
                     num_legal=int(unpack(self.bitmask[row], raw.shape[-1]).sum()),
-                    feasible_mass=float(law[row][legal].sum()),
+                    feasible_mass=mass[row],
                     place=place,
-                    top=tuple(map(Candidate, top.indices.tolist(), top.values.tolist())),
+                    top=tuple(map(Candidate, ids.tolist(), ps.tolist())),
                     bits=base64.b64encode(bits).decode(),
                 )
             )
