@@ -180,9 +180,11 @@ def reshaped(
 ) -> Iterator[Reshaped]:
     """The text once more in passes of k + 1 tokens, as a verification with every draft accepted reads it.
 
-    ``logits`` are those of passes of one token, one for each place of ``text``. Growing, a step per pass.
+    ``logits`` are those of passes of one token, one for each place of ``text``. The prompt is read in a pass of its own
+    both times. Growing, a step per pass.
     """
     session, found = model.session(prompt), []
+    session.score(Draft())
     while len(found) < len(text):
         done = len(found)
         draft = Draft.chain(text[done : done + k])
