@@ -405,6 +405,11 @@ whole pass: a column in which any token has an outlier is computed in 16 bit for
 at. A running maximum has seen the rejected rows; a fixed scale has not. A window that is read unquantised forgets the
 draft, but the same token is judged with other keys than later passes read: that shows between pass shapes.
 
+**Pass shapes.** A pass over five tokens sums in another order than five passes over one. In FP32 that is noise of the
+last bit. Where activations are rounded to FP8 in between, a last bit decides now and then which code an entry gets;
+the next code is a step of 1/16, it passes through all further layers, and what comes out differs visibly. So scales per
+token are causal and yet not repeatable, unless the kernels sum in one order whatever the pass.
+
 **Drafter and target.** As *drafter*, other numerics change only the acceptance: sum min(p, q) = 1 − TV on average for
 the rejection rule. As *target*, they are the law that comes out.
 
