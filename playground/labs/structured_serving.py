@@ -364,6 +364,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "tokens_lost": each(lambda s: s.tokens_lost),
         "p50_itl_ms": each(lambda s: s.p50_itl_ms),
         "p99_itl_ms": each(lambda s: s.p99_itl_ms),
+        "longest_itl_ms": each(lambda s: s.longest_itl_ms),
         "p99_first_token_ms": each(lambda s: s.p99_first_ms),
         "mean_batch": each(lambda s: s.mean_batch),
         "mask_us_mean": load.us_mean / load.slowdown if load else None,
@@ -511,9 +512,9 @@ def way_chart(trace: Trace) -> Any:
 
 HOW = """
 **Compiling.** Before a request with a schema can decode, its grammar must be compiled: an automaton, and masks for its
-states over the whole vocabulary. Here xgrammar does that in a process of its own, and the times are measured on your
-schema: with an empty cache, for the same text again, and with one key renamed. A key renamed is another text, so the
-cache of whole grammars misses; what the engine shares between grammars can still help.
+states over the whole vocabulary. Here xgrammar does that in a process of its own, and its processor time is measured on
+your schema: with an empty cache, for the same text again, and with one key renamed. A key renamed is another text, so
+the cache of whole grammars misses; what the engine shares between grammars can still help.
 
 **Where it runs.** In continuous batching one scheduler thread starts every decode step. If it compiles, everyone who
 decodes waits: *tokens lost* are what they would have got meanwhile. In a worker only the new request waits. With a

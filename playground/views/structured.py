@@ -102,11 +102,12 @@ def lanes(schedules: Sequence[Schedule]) -> Markup:
             html.number(each.tokens_lost, 0),
             html.number(each.p50_itl_ms),
             html.number(each.p99_itl_ms),
+            html.number(each.longest_itl_ms, 1),
             html.number(each.p99_first_ms, 1),
         )
         for each in schedules
     ]
-    head = ("compiling on", "compiled", "steps lost", "tokens lost", "ITL p50", "ITL p99", "first token p99")
+    head = ("compiling on", "compiled", "steps lost", "tokens lost", "ITL p50", "ITL p99", "longest", "first token p99")
     table = html.table(head, [(row[0], *map(_right, row[1:])) for row in rows], "Lanes so far")
     note = "Times in ms. ITL is the time between two tokens of one request."
     return html.join(

@@ -79,6 +79,7 @@ class Schedule:
     tokens_lost: float
     p50_itl_ms: float | None
     p99_itl_ms: float | None
+    longest_itl_ms: float | None
     p99_first_ms: float
 
 
@@ -213,5 +214,6 @@ def simulate(place: str, requests: Sequence[Request], costs: Costs, max_batch: i
         tokens_lost=server.tokens_lost,
         p50_itl_ms=p50,
         p99_itl_ms=p99,
+        longest_itl_ms=1e3 * max(server.gaps) if server.gaps else None,
         p99_first_ms=float(1e3 * np.percentile([s.first_s - s.arrives_s for s in served], 99)),
     )

@@ -124,6 +124,7 @@ def determinise(rule: str, nfa: Nfa, limits: Limits) -> Table:
     start = nfa.reach([nfa.start])
     number, table, todo = {start: 0}, Table([{}], set()), [start]
     while todo:
+        limits.pause(rule)
         subset = todo.pop()
         here = number[subset]
         if nfa.end in subset:

@@ -242,11 +242,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def compile_(engine: XGrammar, kind: str, grammar: Any, strict: bool) -> tuple[str, float]:
-    """The grammar as text, and the milliseconds."""
+    """The grammar as text, and the milliseconds of processor time."""
     options = {"strict": strict} if kind == "json_schema" else {}
-    began = time.perf_counter()
+    began = time.process_time()
     compiled = getattr(engine, kind)(grammar, **options)
-    return compiled.serialize_json(), 1e3 * (time.perf_counter() - began)
+    ms = 1e3 * (time.process_time() - began)
+    return compiled.serialize_json(), ms
 
 
 def time_(engine: XGrammar, kind: str, schemas: tuple[Any, Any], strict: bool) -> CompileTimes:

@@ -38,6 +38,7 @@ def test_a_compilation_on_the_scheduler_holds_everybody_up():
     assert done.tokens_lost == pytest.approx(5)
     assert done.requests[0].last_s == pytest.approx(0.05 + 0.06 + 0.05)
     assert done.p99_itl_ms > 50
+    assert done.longest_itl_ms == pytest.approx(60)  # the stall and the step
 
 
 def test_in_a_worker_only_the_new_request_waits():

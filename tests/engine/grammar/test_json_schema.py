@@ -1,5 +1,6 @@
 """What the schema grammars accept, judged by ``jsonschema``."""
 
+import contextlib
 import itertools
 import json
 import time
@@ -281,3 +282,20 @@ def test_nested_choices_compile_in_time(depth):
     began = time.monotonic()
     assert compiled(schema).matches(spaced(value))
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "maxLength": 300},
+        {"type": "string", "maxLength": 5_000},
+        {"type": "array", "items": {"type": "string", "maxLength": 50}, "maxItems": 40},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 9_000, "maxItems": 9_999},
+        {"type": "string", "pattern": "^((a?){50}){50}b$"},
+    ],
+)
+def test_large_bounds_compile_or_are_refused_in_time(schema):
+    began = time.monotonic()
+    with contextlib.suppress(GrammarError):
+        compiled(schema)
+    assert time.monotonic() - began < 6  # the limit is 4 s, and a busy machine is slow to notice

@@ -1,3 +1,4 @@
+import contextlib
 import time
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from playground.engine.grammar.bitmask import allocate
 from playground.engine.grammar.expression import GrammarError
 from playground.engine.grammar.token_trie import TokenTrie
-from playground.engine.grammar.worker import CompileWorker
+from playground.engine.grammar.worker import CompileWorker, can_fork
 from playground.engine.grammar.xgrammar_matcher import XGrammar, XGrammarMatcher
 
 TRIE = TokenTrie([None, *(bytes([b]) for b in range(1, 256))], [0])
@@ -33,13 +34,37 @@ def test_a_grammar_from_the_worker_is_the_same(worker):
         assert (mask(compiled) == mask(getattr(XGrammar(TRIE), kind)(grammar))).all()
 
 
-def test_an_explosion_is_stopped_and_the_next_request_is_served(worker):
+def test_an_explosion_is_stopped_and_the_next_request_is_served_at_once(worker):
     worker.compile("regex", "a")
+    process = worker._process.pid
     began = time.monotonic()
     with pytest.raises(GrammarError, match=r"within 1\.5 s"):
         worker.compile("json_schema", MANY)
     assert time.monotonic() - began < 5
     assert mask(worker.compile("regex", "ab")[0]).any()
+    if can_fork():
+        assert worker._process.pid == process  # nothing had to be started anew
+
+
+def nested(depth):
+    return {"anyOf": [nested(depth - 1), {"type": "array", "items": nested(depth - 1)}]} if depth else {"type": "null"}
+
+
+@pytest.mark.parametrize("depth", [2, 4, 6, 8, 10, 12])
+def test_nested_choices_compile_or_are_refused_in_time(worker, depth):
+    began = time.monotonic()
+    with contextlib.suppress(GrammarError):
+        worker.compile("json_schema", nested(depth))
+    assert time.monotonic() - began < 5
+    assert mask(worker.compile("regex", "ab")[0]).any()
+
+
+def test_starting_waits_for_nobody():
+    other = CompileWorker(TRIE)
+    began = time.monotonic()
+    other.start()
+    assert time.monotonic() - began < 1
+    other.close()
 
 
 @pytest.mark.parametrize(
