@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from playground.engine.face_to_face import SideBySide
-from playground.engine.metrics import Counters, ratio
+from playground.engine.metrics import Counters
 
 WITH, WITHOUT = "eagle3_short", "eagle3_blind"  # the same head and budget, with the target's states and without
 Record = Mapping[str, Any]
@@ -60,7 +61,7 @@ def judged(moments: Sequence[SideBySide], name: str) -> Counters:
 def effects(variants: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each change of ``CHANGES`` on record: conditional acceptance at its position and mean length, before and after.
 
-    ``shows``: whether the position gained; ``None`` where a record is missing.
+    ``noise`` is two standard errors of the gain; ``shows``: the gain is larger. ``None`` where a record is missing.
     """
     found = []
     for change in CHANGES:
@@ -68,6 +69,7 @@ def effects(variants: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         at = [_at(side.get("conditional_per_position"), change.position) for side in sides]
         length = [side.get("mean_acceptance_length") for side in sides]
         gain = None if None in at else at[1] - at[0]
+        noise = math.inf if gain is None else 2 * math.sqrt(sum(_variance(side, change.position) for side in sides))
         found.append(
             {
                 "change": change.name,
@@ -77,8 +79,9 @@ def effects(variants: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "acceptance_before": at[0],
                 "acceptance_after": at[1],
                 "gain": gain,
+                "noise": noise if math.isfinite(noise) else None,
                 "mean_length_gain": None if None in length else length[1] - length[0],
-                "shows": None if gain is None else gain > 0,
+                "shows": None if gain is None or not math.isfinite(noise) else gain > noise,
             }
         )
     return found
@@ -86,6 +89,13 @@ def effects(variants: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _at(values: Sequence[float] | None, position: int) -> float | None:
     return values[position - 1] if values and len(values) >= position else None
+
+
+def _variance(side: Mapping[str, Any], position: int) -> float:
+    """Of a conditional acceptance, from the number of drafts that got to its position."""
+    reached = 1.0 if position == 1 else _at(side["acceptance_per_position"], position - 1) or 0.0
+    drafts, p = side["passes"] * reached, side["conditional_per_position"][position - 1]
+    return p * (1 - p) / drafts if drafts else math.inf
 
 
 def most_telling(moments: Sequence[SideBySide], one: str, other: str) -> SideBySide | None:
@@ -96,12 +106,3 @@ def most_telling(moments: Sequence[SideBySide], one: str, other: str) -> SideByS
         return stood.get(one, 0) - stood.get(other, 0)
 
     return max(common(moments), key=lead, default=None)
-
-
-def per_million(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Accepted drafts per pass by a million parameters: what the claim of a small head comes to."""
-    return {
-        name: ratio(side["mean_acceptance_length"] - 1, side["parameters"] / 1e6)
-        for name, side in variants.items()
-        if side.get("mean_acceptance_length") is not None and side.get("parameters")
-    }

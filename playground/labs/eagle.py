@@ -122,6 +122,8 @@ def draft_all(
         max_new_tokens=params.max_new_tokens,
     )
     for moment in side_by_side(passes, together, prompt):
+        if not all(chain.tokens for chain in moment.chains):
+            continue  # before the target's first states only the blind ones draft
         seen = probe.wiring(probed or "", moment.start)
         guessed = [token for level in seen.levels for token, _ in level.top]
         shown = [*moment.context, *(token for chain in moment.chains for token in chain.tokens), *guessed]
@@ -179,8 +181,8 @@ def summary(trace: Trace) -> dict[str, Any]:
 def variant(record: Mapping[str, Any] | None, moments: Sequence[SideBySide], name: str) -> dict[str, Any]:
     """A variant's record over the held-out prompts, and ``here`` its counters on this prompt."""
     keys = (
-        "acceptance_per_position", "conditional_per_position", "mean_acceptance_length", "token_visits", "parameters",
-        "learning_curve",
+        "acceptance_per_position", "conditional_per_position", "mean_acceptance_length", "passes", "token_visits",
+        "parameters", "learning_curve",
     )  # fmt: skip
     found = judged(moments, name)
     here = {
@@ -287,9 +289,7 @@ def frame(trace: Trace, index: int) -> Frame:
         tokens.legend(("accepted", "rejected", "unjudged")),
         missing_note(trace),
     )  # fmt: skip
-    best = max(moment.chains, key=lambda chain: chain.num_accepted)
-    stood = html.count(best.num_accepted, "token")
-    return Frame(f"After {moment.start:,} tokens: the longest draft that stands is {best.name}'s, {stood}.", body)
+    return Frame(f"After {moment.start:,} tokens: {heads.longest(moment)}", body)
 
 
 def anatomy(trace: Trace, seen: Wiring) -> list[html.Text]:
@@ -298,16 +298,12 @@ def anatomy(trace: Trace, seen: Wiring) -> list[html.Text]:
         return []
     every = trace.provenance.get("taps", {})
     taps, top = every.get(seen.drafter, []), max((max(t, default=0) for t in every.values()), default=0)
-    parts = [html.section(f"What {seen.drafter} reads", wiring.ladder(taps, top), "states of the target's layers")]
-    parts += [
-        html.section(
-            ("First guess: from the target's states", "Second guess: from its own output")[i],
-            wiring.level(level, heads.WIRES, trace.texts),
-            f"after {tokens.spoken(str(trace.texts.get(level.token, '')))}",
-        )
-        for i, level in enumerate(seen.levels[:2])
+    titles = ("First guess: from the target's states", "Second guess: from its own output")
+    levels = [
+        html.section(title, wiring.level(level, trace.texts)) for title, level in zip(titles, seen.levels, strict=False)
     ]
-    return parts
+    ladder = html.section(f"What {seen.drafter} reads", wiring.ladder(taps, top), "states after the target's layers")
+    return [ladder, html.columns(*levels), html.note(wiring.STRIPS)]
 
 
 def missing_note(trace: Trace) -> html.Text | None:

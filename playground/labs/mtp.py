@@ -257,14 +257,13 @@ def frame(trace: Trace, index: int) -> Frame:
         html.section("What the module reads", wiring.ladder(taps, max(taps, default=0)), "the target's last state")
         if seen.levels
         else html.note("No draft yet: the module waits for the target's states of the prompt."),
-        *(
-            html.section(
-                f"Depth {i + 1}: guesses the token after the next" if i == 0 else f"Depth {i + 1}: the module again",
-                wiring.level(level, views.WIRES, trace.texts),
-                f"after {tokens.spoken(verification.text_of(trace.texts, level.token))}",
+        html.columns(
+            *(
+                html.section(title, wiring.level(level, trace.texts))
+                for title, level in zip(("The module", "The module again"), seen.levels, strict=False)
             )
-            for i, level in enumerate(seen.levels[:2])
         ),
+        html.note(wiring.STRIPS) if seen.levels else None,
         tokens.legend(("accepted", "rejected", "recovered", "bonus", "plain")),
     )
     return Frame(verification.says(judged), body)

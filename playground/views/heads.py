@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from playground.engine.face_to_face import SideBySide
 from playground.engine.head_report import WITH, WITHOUT
 from playground.views import html, pricing
 from playground.views.html import Text, number
@@ -22,15 +23,17 @@ ABOUT = {
     "mtp": "last layer, loss on tokens alone: DeepSeek's module",
     "tiny": "a language model of two layers that reads tokens only",
 }
-WIRES = {
-    "state": "what it reads beside the token",
-    "embedding": "of the token that was chosen",
-    "embedding, normed": "at the scale of its own norm",
-    "state, normed": "at the scale of its own norm",
-    "projection": "both halves side by side, mapped to one",
-    "block": "after attention and MLP: the next state",
-}
 FEATURE = 0.08  # of first guesses: less would say that the states are not used
+
+
+def longest(moment: SideBySide) -> str:
+    """Whose draft stands longest, as the end of a sentence."""
+    most = max(chain.num_accepted for chain in moment.chains)
+    if not most:
+        return "no draft stands."
+    names = [chain.name for chain in moment.chains if chain.num_accepted == most]
+    others = f" and {html.count(len(names) - 1, 'other')}" if names[1:] else ""
+    return f"the longest draft that stands has {html.count(most, 'token')}: {names[0]}{others}."
 
 
 def positions(variants: Variants, names: Sequence[str]) -> Markup:
@@ -46,8 +49,9 @@ def positions(variants: Variants, names: Sequence[str]) -> Markup:
             for i in range(depth)
         ]
         length = _pair(v["mean_acceptance_length"], v["here"]["mean_acceptance_length"])
-        rows.append([name, *cells, length, ABOUT.get(name, "")])
-    return html.table(["head", *(f"+{i + 1}" for i in range(depth)), "tokens per pass", ""], rows, "By position")
+        rows.append([name, *cells, length])
+    head = ["head", *(f"+{i + 1}" for i in range(depth)), "tokens per pass"]
+    return pricing.figures(head, rows, "Conditional acceptance by position")
 
 
 def _at(values: Sequence[float | None] | None, i: int) -> float | None:
@@ -62,17 +66,22 @@ def changes(found: Sequence[Mapping[str, Any]]) -> Markup:
     """Each change with the pair of heads that differ in it, and whether this target shows it."""
     rows: list[list[Text]] = []
     for each in found:
-        gain = each["gain"]
-        verdict = (
-            "no record yet" if gain is None else "shows here" if gain > 0.005 else "does not show on this small target"
-        )
         rows.append(
             [each["change"], f"{each['before']} → {each['after']}", f"+{each['position']}",
              number(each["acceptance_before"]), number(each["acceptance_after"]), _signed(each["mean_length_gain"]),
-             verdict]
+             verdict(each)]
         )  # fmt: skip
-    head = ["change", "heads", "position", "without", "with", "tokens per pass", ""]
-    return html.table(head, rows, "Effect of each change")
+    head = ["change", "heads", "position", "without", "with", "tokens per pass", "on this target"]
+    return pricing.figures(head, rows, "Effect of each change")
+
+
+def verdict(each: Mapping[str, Any]) -> str:
+    """Whether a change shows, with what chance alone could move."""
+    gain, noise = each["gain"], each["noise"]
+    if gain is None or noise is None:
+        return "no record"
+    word = "shows" if gain > noise else "the other way" if gain < -noise else "does not show"
+    return f"{word}: {_signed(gain)} ± {number(noise)}"
 
 
 def _signed(value: float | None) -> str:

@@ -13,14 +13,6 @@ from playground.views.html import Text, number
 
 NUM_SHOWN = 24  # last tokens of the text
 Texts = Mapping[int, str]
-WIRES = {
-    "state": "h, beside the token",
-    "embedding": "of the token that follows",
-    "embedding, normed": "first norm",
-    "state, normed": "second norm",
-    "projection": "both halves side by side, mapped to one",
-    "block": "after attention and MLP",
-}
 FROZEN = (
     "DeepSeek trained the module together with the model. Here the target is frozen and the module was trained on the "
     "target's own text afterwards, against its law over the draft vocabulary; the loss above is taken over all tokens."

@@ -8,11 +8,15 @@ from markupsafe import Markup
 
 from playground.engine.face_to_face import SideBySide
 from playground.engine.wiring import Level, Wire
-from playground.views import html, tokens, verification
+from playground.views import tokens, verification
 from playground.views.html import Text, join, number, probability, scroll
 
 Texts = Mapping[int, str]
-BAR, HEIGHT = 6, 26  # of a strip, in SVG units
+BAR, HEIGHT = 4, 26  # of a strip, in SVG units
+STRIPS = (
+    "Each strip shows the first 24 channels of a vector, up for positive and down for negative, the largest at full "
+    "height, heights by the square root: a few channels of a language model's states are far larger than all others."
+)
 UP, DOWN = "fill:var(--accept)", "fill:var(--recover)"
 
 
@@ -34,16 +38,17 @@ def ladder(taps: Sequence[int], num_layers: int) -> Markup:
                 ).format(layer * width + width / 2 - 1, layer)
             )
     says = f"reads the states after layers {', '.join(map(str, taps))}" if taps else "reads no state of the target"
-    svg = Markup('<svg width="{0}" height="36" viewBox="0 0 {0} 36" role="img" aria-label="{1}">{2}</svg>')
-    return scroll(svg.format((num_layers + 1) * width, says, join(boxes)), "Layers of the target")
+    look = "display:block;max-width:100%;height:auto"
+    svg = Markup('<svg width="{0}" style="{1}" viewBox="0 0 {0} 36" role="img" aria-label="{2}">{3}</svg>')
+    return svg.format((num_layers + 1) * width, look, says, join(boxes))
 
 
 def strip(wire: Wire) -> Markup:
-    """The first channels of a vector as bars, up for positive and down for negative, the largest at full height."""
+    """The first channels of a vector as bars, up for positive and down for negative; heights go by the square root."""
     most, middle = max(map(abs, wire.strip), default=0) or 1.0, HEIGHT / 2
     bars = []
     for i, value in enumerate(wire.strip):
-        tall = abs(value) / most * (middle - 1)
+        tall = (abs(value) / most) ** 0.5 * (middle - 1)
         top = middle - tall if value > 0 else middle
         bars.append(
             Markup('<rect x="{}" y="{:.1f}" width="{}" height="{:.1f}" style="{}"/>').format(
@@ -57,18 +62,52 @@ def strip(wire: Wire) -> Markup:
     return svg.format(width, HEIGHT, says, line, join(bars))
 
 
-def level(found: Level, about: Mapping[str, str], texts: Texts) -> Markup:
-    """One pass of the head: its vectors in the order they came about, then the tokens that it finds likeliest."""
-    rows: list[list[Text]] = [
-        [wire.name, strip(wire), number(wire.norm, 1), about.get(wire.name, "")] for wire in found.wires
+def box(wire: Wire, label: str = "") -> Markup:
+    """One vector: its name, its first channels, its norm."""
+    return Markup('<div class="wire"><span>{}</span>{}<span class="num">norm {}</span></div>').format(
+        label or wire.name, strip(wire), number(wire.norm, 1)
+    )
+
+
+def level(found: Level, texts: Texts) -> Markup:
+    """One pass of the head from top to bottom: what it reads, what becomes of it, the tokens it finds likeliest."""
+    wires = {wire.name: wire for wire in found.wires}
+    token = tokens.spoken(verification.text_of(texts, found.token))
+    taps = [wire for wire in found.wires if wire.name.startswith("layer ")]
+    parts: list[Markup] = []
+    if taps:
+        parts += [_row([box(wire, f"after {wire.name}") for wire in taps]), _down(_becomes(len(taps)))]
+    parts += [
+        _row(_boxes(wires, {"state": "state" if taps else "its own output", "embedding": f"embedding of {token}"})),
+        _down("each through its own norm" if "state" in wires else "a norm"),
+        _row(_boxes(wires, {"state, normed": "state, normed", "embedding, normed": "embedding, normed"})),
+        _down("side by side, mapped to one" if "state" in wires else "a map"),
+        _row(_boxes(wires, {"projection": "joined"})),
+        _down("one layer: attention, MLP"),
+        _row(_boxes(wires, {"block": "next state"})),
+        _down("the target's LM head"),
     ]
-    head = ["tensor", f"first {len(found.wires[0].strip) if found.wires else 0} channels", "norm", ""]
     guesses = [
-        join([tokens.chip(verification.text_of(texts, token), "plain"), Markup(" {}").format(probability(p))])
-        for token, p in found.top
+        Markup("<span>{} {}</span>").format(tokens.chip(verification.text_of(texts, t), "plain"), probability(p))
+        for t, p in found.top
     ]
-    said = Markup('<p class="says">Its guesses: {}</p>').format(join(guesses, "  "))
-    return html.table(head, rows, "Tensors of the head") + said
+    return Markup('<div class="flow">{}{}</div>').format(join(parts), _row(guesses))
+
+
+def _becomes(taps: int) -> str:
+    return "fused into one" if taps > 1 else "read as it is"
+
+
+def _boxes(wires: Mapping[str, Wire], labels: Mapping[str, str]) -> list[Markup]:
+    return [box(wires[name], label) for name, label in labels.items() if name in wires]
+
+
+def _row(boxes: Sequence[Text]) -> Markup:
+    return Markup("<div>{}</div>").format(join(boxes))
+
+
+def _down(text: str) -> Markup:
+    return Markup("<p>↓ {}</p>").format(text)
 
 
 def drafts(moment: SideBySide, texts: Texts, about: Mapping[str, str]) -> Markup:

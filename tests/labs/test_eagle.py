@@ -154,8 +154,12 @@ def test_counters_take_only_the_places_where_all_drafted() -> None:
 def test_effects_of_changes() -> None:
     sides = {"conditional_per_position": [0.3, 0.2], "mean_acceptance_length": 1.3}
     after = {"conditional_per_position": [0.4, 0.1], "mean_acceptance_length": 1.5}
+    for side in (sides, after):
+        side |= {"passes": 1000, "acceptance_per_position": [side["conditional_per_position"][0], 0.05]}
     found = effects({"eagle": sides, "mtp": after, "eagle3_noroll": sides, "eagle3_short": after})
     assert [each["shows"] for each in found] == [True, False, None]
     assert found[0]["gain"] == pytest.approx(0.1)
     assert found[1]["gain"] == pytest.approx(-0.1)
+    assert found[0]["noise"] == pytest.approx(2 * (0.3 * 0.7 / 1000 + 0.4 * 0.6 / 1000) ** 0.5)
+    assert found[1]["noise"] == pytest.approx(2 * (0.2 * 0.8 / 300 + 0.1 * 0.9 / 400) ** 0.5)
     assert len(found) == len(CHANGES)

@@ -91,7 +91,7 @@ def test_frames_and_charts(full) -> None:
     frames = [LAB.frame(full, i) for i in range(LAB.num_frames(full))]
     assert all(frame.status and "<section" in frame.html for frame in frames)
     assert "the module waits" in frames[0].html  # the pass over the prompt
-    assert "second norm" in frames[1].html
+    assert "each through its own norm" in frames[1].html
     assert all(chart.draw(full) is not None for chart in LAB.charts)
     assert Trace.from_json(full.to_json()) == full
     assert LAB.figures(LAB.summary(full))
