@@ -6,6 +6,10 @@
     python -m models.training train     --target T --drafter eagle3     on the shards there are; new ones are taken in
     python -m models.training evaluate  --target T --export models/weights
 
+Drafters are ``eagle3``, ``medusa``, ``tiny``, EAGLE's first version ``eagle``, DeepSeek's module ``mtp``, and EAGLE-3
+with a part taken away: ``eagle3_blind`` (tokens only), ``eagle3_noroll`` (no training-time test), ``eagle3_top`` (last
+layer only), to be set beside ``eagle3_short``, which has everything and their budget.
+
 ``T`` is a folder or a hub id; ``--work`` before the command names the folder of corpus, features and runs, ``--name``
 the target in the provenance. Every command may be killed at any moment: the same command goes on where it was. A run
 may be lengthened with a larger ``--steps``. Features take 8 * dim bytes per token; ``--worker 0 --workers 2`` and

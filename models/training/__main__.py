@@ -113,18 +113,9 @@ def evaluate(args: argparse.Namespace) -> None:
     if args.export:
         corpus = load_corpus(args.work / "corpus.npz")
         data = {"corpus": corpus.digest, "tokens": len(corpus.tokens), "conversations": len(corpus)}
-        options = [
-            "--target",
-            args.name,
-            "--weights",
-            "models/weights",
-            "--k",
-            str(args.k),
-            "--longest",
-            str(args.longest),
-        ]
-        command = shlex.join(["python", "-m", "models.training", "evaluate", *options])
+        how = f"--target {shlex.quote(args.name)} --weights models/weights --k {args.k} --longest {args.longest}"
         for name in weights:
+            command = f"python -m models.training evaluate {how} --drafters {name}"
             own = {n: figures[n] for n in (name, "combination") if n in figures and (n == name or name == "eagle3")}
             print(export(args.work / "runs" / name, target, own, command, data, args.export))
     if args.json:
