@@ -10,6 +10,7 @@ from playground.engine.grammar.compile_stall import FREE, Schedule
 from playground.engine.grammar.compile_times import CompileTimes
 from playground.engine.grammar.mask_load import MOST, MaskLoad
 from playground.views import html
+from playground.views.pricing import figures
 
 WIDTH, LEFT = 720, 104  # units of the drawing; where time begins
 ROW, GAP = 14, 4
@@ -31,11 +32,14 @@ def gantt(schedule: Schedule, until_s: float) -> Markup:
     scale = (WIDTH - LEFT - 8) / until_s
     parts = [_row(i, name, spans, scale, until_s) for i, (name, spans) in enumerate(rows)]
     height = len(rows) * (ROW + GAP) + 18
+    tick = Markup('<text x="{}" y="{}" class="{}">{}</text>')
     ticks = [
-        Markup('<text x="{}" y="{}" class="axis">{}</text>').format(
-            _n(LEFT + share * until_s * scale), height - 3, label
+        tick.format(_n(LEFT + x * (WIDTH - LEFT - 8)), height - 3, place, label)
+        for x, place, label in (
+            (0, "first", "0"),
+            (0.5, "middle", f"{500 * until_s:,.0f} ms"),
+            (1, "last", f"{1000 * until_s:,.0f} ms"),
         )
-        for share, label in ((0, "0"), (0.5, f"{500 * until_s:,.0f} ms"), (1, f"{1000 * until_s:,.0f} ms"))
     ]
     svg = Markup('<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>')
     label = f"Schedule with {schedule.name}: {says(schedule)}"
@@ -97,7 +101,7 @@ def lanes(schedules: Sequence[Schedule]) -> Markup:
     rows = [
         (
             each.name,
-            each.num_compiles,
+            f"{each.num_compiles:,}",
             html.number(each.stall_steps, 1),
             html.number(each.tokens_lost, 0),
             html.number(each.p50_itl_ms),
@@ -108,7 +112,7 @@ def lanes(schedules: Sequence[Schedule]) -> Markup:
         for each in schedules
     ]
     head = ("compiling on", "compiled", "steps lost", "tokens lost", "ITL p50", "ITL p99", "longest", "first token p99")
-    table = html.table(head, [(row[0], *map(_right, row[1:])) for row in rows], "Lanes so far")
+    table = figures(head, rows, "Lanes so far")
     note = "Times in ms. ITL is the time between two tokens of one request."
     return html.join(
         [
@@ -118,16 +122,13 @@ def lanes(schedules: Sequence[Schedule]) -> Markup:
     )
 
 
-def _right(value: object) -> Markup:
-    return Markup('<span class="figure">{}</span>').format(value)
-
-
 def key(schedule: Schedule) -> Markup:
     """What the bars mean, for the kinds in use."""
     kinds = {"steps": "decode steps", "stall": "scheduler compiles or looks up", "compile": "worker compiles"}
     kinds |= {"waits": "waits for its grammar", "queued": "waits for room", "decodes": "decodes"}
     used = {"steps", "decodes"} | ({"stall"} if schedule.stalls else set())
-    used |= {"compile", "waits"} if schedule.compiles else set()
+    used |= {"compile"} if schedule.compiles else set()
+    used |= {"waits"} if schedule.name != FREE else set()
     item = '<span><svg class="gantt key" viewBox="0 0 22 12"><rect class="{}" width="22" height="12"/></svg> {}</span>'
     shown = [Markup(item).format(kind, name) for kind, name in kinds.items() if kind in used]
     return Markup('<div class="gantt-keys">{}</div>').format(html.join(shown))
@@ -144,7 +145,7 @@ def compiled(times: CompileTimes, slowdown: float, step_ms: float, leaves: int) 
         )
     ]
     head = ("compiling", "ms here", "ms on the server", "decode steps of the full batch")
-    table = html.table(head, [(row[0], *map(_right, row[1:])) for row in rows], "Compile times")
+    table = figures(head, rows, "Compile times")
     return html.section("What compiling takes", table, f"measured, {html.count(leaves, 'leaf', 'leaves')}")
 
 
@@ -161,9 +162,9 @@ def masks(load: MaskLoad) -> Markup:
         for point in load.points
     ]
     head = ("batch", "pass, ms", "masks by the mean, ms", "masks by the p99, ms", "hidden?")
-    table = html.table(head, [(row[0], *map(_right, row[1:])) for row in rows], "Masks against the pass")
+    table = figures(head, rows, "Masks against the pass")
     until = [(f"k = {k}", _until(mean), _until(p99)) for k, mean, p99 in load.hidden_until]
-    limits = html.table(("draft length", "hidden up to batch, by the mean", "by the p99"), until, "Where masks show")
+    limits = figures(("draft length", "hidden up to batch, by the mean", "by the p99"), until, "Where masks show")
     said = f"one mask: {load.us_mean:,.1f} µs, p99 {load.us_p99:,.1f} µs; {html.count(load.rows, 'mask')} a request"
     return html.join(
         [
@@ -173,5 +174,5 @@ def masks(load: MaskLoad) -> Markup:
     )
 
 
-def _until(batch: int | None) -> Markup:
-    return _right(f"{batch:,}" if batch is not None else f"always, to {MOST:,}")
+def _until(batch: int | None) -> str:
+    return f"{batch:,}" if batch is not None else f"always, to {MOST:,}"

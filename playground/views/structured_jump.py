@@ -10,6 +10,7 @@ from playground.engine.grammar.jumping import Repair, Seam
 from playground.engine.grammar.remedies import DRAFT, PLAIN, Remedy
 from playground.engine.trace import Pass, Trace
 from playground.views import html, kv, tokens, verification
+from playground.views.pricing import figures
 
 NUM_SHOWN = 12  # seams or repairs
 Texts = Mapping[int, str]
@@ -29,7 +30,7 @@ def at_step(trace: Trace, steps: Sequence[Pass], index: int, plain: Sequence[Pas
     return html.frame(
         html.section("Text so far, with jump-forward", tokens.context_strip(texts, before, new) + html.detail(), said),
         html.section("Without, at the same time", tokens.context_strip(texts, slower)) if slower else None,
-        html.section("KV rows", kv.strips(made.target_kv, None)),
+        html.section("KV rows", Markup('<div class="kv">{}</div>').format(kv.strip("target", made.target_kv))),
         Markup('<p class="says">✓ forced by the grammar, appended unasked. The last one the model chose.</p>'),
     )
 
@@ -68,11 +69,12 @@ def _more(count: int) -> str:
 def seams(done: Remedy, texts: Texts) -> Markup:
     """The seams that the tokenizer would not have made, each as two rows of tokens."""
     bad = [seam for seam in done.seams if not seam.is_canonical]
+    shown = list({(seam.written, seam.canonical): seam for seam in bad}.values())  # two seams may share their tokens
     said = f"{len(bad)} of {html.count(len(done.seams), 'seam')}"
-    rows = [_seam(seam, texts) for seam in bad[:NUM_SHOWN]] or [
+    rows = [_seam(seam, texts) for seam in shown[:NUM_SHOWN]] or [
         html.note("The tokenizer cuts at every seam too.", "good")
     ]
-    return html.section("Seams where the tokenizer would cut elsewhere", html.join(rows), said + _more(len(bad)))
+    return html.section("Seams where the tokenizer would cut elsewhere", html.join(rows), said + _more(len(shown)))
 
 
 def _seam(seam: Seam, texts: Texts) -> Markup:
@@ -98,20 +100,18 @@ def costs(ways: Sequence[Remedy]) -> Markup:
     rows = [
         (
             each.name,
-            *(Markup('<span class="figure">{}</span>').format(cell) for cell in (
-                each.sampled,
-                f"{100 * each.forced_bytes / each.num_bytes:.0f} %" if each.num_bytes else "–",
-                each.rejected,
-                each.rows_written,
-                each.rolled_back,
-                f"{each.bad_seams} of {len(each.seams)}" if each.seams else "–",
-                html.number(each.ms / 1e3, 1),
-                "yes" if each.parts_at is None else "no",
-            )),
+            f"{each.sampled:,}",
+            f"{100 * each.forced_bytes / each.num_bytes:.0f} %" if each.num_bytes else "–",
+            f"{each.rejected:,}",
+            f"{each.rows_written:,}",
+            f"{each.rolled_back:,}",
+            f"{each.bad_seams} of {len(each.seams)}" if each.seams else "–",
+            html.number(each.ms / 1e3, 1),
+            "yes" if each.parts_at is None else "no",
         )
         for each in ways
-    ]  # fmt: skip
-    return html.table(head, rows, "What each way cost")
+    ]
+    return figures(head, rows, "What each way cost")
 
 
 def whole(ways: Sequence[Remedy]) -> Markup:

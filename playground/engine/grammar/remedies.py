@@ -42,7 +42,7 @@ class Remedy:
 def account(
     name: str, steps: Sequence[Pass], repairs: Sequence[Repair], plain: Sequence[Pass], vocabulary: Vocabulary
 ) -> Remedy:
-    """The account of ``steps``; after repairs there are no seams left to look at."""
+    """The account of ``steps``. After repairs there are no seams left, and a judged draft has none: the model cut."""
     written, jumps = output_of(steps, repairs), jumps_of(steps)
     data, other = vocabulary.bytes_of(written), vocabulary.bytes_of(output_of(plain))
     unasked = output_of(steps)  # tokens as the passes put them out; repairs add bytes of forced text
@@ -61,7 +61,7 @@ def account(
         rolled_back=sum(made.target_kv.rolled_back for made in steps) + sum(r.rolled_back for r in repairs),
         num_repairs=len(repairs),
         ms=steps[-1].ended_ms if steps else 0.0,
-        seams=() if repairs else tuple(seams(jumps, written, vocabulary)),
+        seams=() if repairs or name == DRAFT else tuple(seams(jumps, written, vocabulary)),
         parts_at=next(differs, end),
         finish=steps[-1].finish if steps else None,
     )
