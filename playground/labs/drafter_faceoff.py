@@ -458,7 +458,7 @@ def price_frame(trace: Trace) -> Frame:
     model = steps_of(trace, "priced drafters")[PRICED.index("draft_model")].name
     note = (STATED if stated else MEASURED).format(model=model)
     body = html.frame(priced.panel(price, names), html.note(note), remarks(trace))
-    return Frame(f"On {price['target']}: {priced.first(price)}", body)
+    return Frame(f"On {price['target']} {priced.first(price)}", body)
 
 
 def plain_tokens(trace: Trace) -> list[tuple[int, str, str]]:

@@ -65,7 +65,7 @@ class LabPage:
         self.player = make_player("Press Run, or choose a preset first.", save_run)
         self.charts = []
         for chart in self.lab.charts:
-            self.charts.append(gr.Plot(label=chart.title, visible=False))
+            self.charts.append(gr.Plot(label=chart.title, visible=False, elem_classes="chart"))
             self.charts.append(block(blocks.Markup('<p class="chart-note">{}</p>').format(chart.note), visible=False))
         with gr.Accordion("Copy this run", open=False, elem_classes="share"):
             copied = {"buttons": ["copy"], "interactive": False}

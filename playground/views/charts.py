@@ -20,7 +20,7 @@ def figure(x_title: str, y_title: str, height: int = 320, **layout) -> go.Figure
     return go.Figure(
         layout=dict(
             height=height,
-            margin={"l": 8, "r": 8, "t": 56, "b": 8},
+            margin={"l": 8, "r": 8, "t": 40, "b": 8},
             paper_bgcolor="rgba(0,0,0,0)",
             plot_bgcolor="rgba(0,0,0,0)",
             font={"color": MUTED, "size": 13, "family": "system-ui, sans-serif"},

@@ -21,11 +21,13 @@ def panel(result: Mapping[str, Any], names: Sequence[str]) -> Markup:
 
 
 def first(result: Mapping[str, Any]) -> str:
-    """The winner at the smallest batch, and whether it stays that."""
+    """Who is the fastest at which batch, as a sentence."""
     if result["first"] is None:
         return "Not one sequence of this context fits in memory."
-    stays = "" if result["flips"] else ", and at every other batch that fits"
-    return f"At batch 1: {result['first']}{stays}."
+    if not result["flips"]:
+        return f"{result['first']} is the fastest at every batch that fits."
+    later = ", ".join(f"from {flip['batch']:,} {flip['to']}" for flip in result["flips"])
+    return f"{result['first']} is the fastest at batch 1, {later}."
 
 
 def _speeds(result: Mapping[str, Any], names: Sequence[str]) -> Markup:

@@ -13,7 +13,7 @@ from playground.engine.calibrate import TimedPass
 from playground.engine.cost import TERMS, StepTime
 from playground.engine.loads import BestLengths, Load, Outlook
 from playground.views import charts
-from playground.views.html import Text, join, number, scroll
+from playground.views.html import Text, join, scroll, table
 from playground.views.style import SERIES
 
 NAMES = dict(zip(TERMS, ("weights", "KV", "products", "attention", "communication", "fixed"), strict=True))
@@ -124,16 +124,15 @@ def passes(timed: Sequence[TimedPass], fitted: Sequence[int]) -> Markup:
 
 def flips(found: Sequence[Mapping[str, Any]]) -> Markup | None:
     """The winner's changes over the batch, with what they depend on; ``None`` when there is none."""
-    rows = [
-        [f"{f['batch']:,}", f["from"] or "–", f["to"], _maybe(f["k"]), number(f["alpha"]), f"{f['context']:,}"]
-        for f in found
+    rows: list[list[Text | float | None]] = [
+        [f"{f['batch']:,}", f["from"] or "–", f["to"], _maybe(f["k"]), f["alpha"], f["context"]] for f in found
     ]
     head = ["from batch", "before", "then", "k", "α", "context"]
-    return figures(head, rows, "Changes of the winner") if rows else None
+    return table(head, rows, "Changes of the winner") if rows else None
 
 
-def _maybe(value: Any) -> str:
-    return "best" if value is None else str(value)
+def _maybe(k: int | None) -> Text | int:
+    return "best" if k is None else k
 
 
 # --- Charts ---
@@ -147,11 +146,13 @@ def over_batch(curves: Curves, found: Sequence[Mapping[str, Any]] = (), max_batc
     ends = [x for points in curves.values() for x, _ in points]
     top = max(ends, default=1)
     _ticks(fig, "x", min(ends, default=1), top)
-    for flip in found[:4]:
-        if flip["batch"] > 1 and flip["batch"] <= top:
-            charts.vertical(fig, flip["batch"], f"{flip['to']} from {flip['batch']:,}")
+    marks = [(f["batch"], f"{f['to']} from {f['batch']:,}") for f in found[:4] if 1 < f["batch"] <= top]
     if max_batch is not None and max_batch < top:
-        charts.vertical(fig, max(1, max_batch), "memory is full")
+        marks.append((max(1, max_batch), "memory is full"))
+    for i, (batch, text) in enumerate(marks):
+        charts.vertical(fig, batch, text)
+        side = {"xanchor": "right", "xshift": -4} if batch**2 > top else {"xshift": 4}  # right of the middle: inwards
+        fig.layout.annotations[-1].update(yshift=18 * i, **side)  # one above the other: lines may stand close
     return fig
 
 
@@ -190,7 +191,7 @@ def binding_map(found: BestLengths) -> go.Figure:
             for a, b in zip(coarse.binding, fits, strict=True)]  # fmt: skip
     letters = [[LETTERS[name] if ok else "" for name, ok in zip(a, b, strict=True)]
                for a, b in zip(coarse.binding, fits, strict=True)]  # fmt: skip
-    fig = _map(coarse, shown, says, colorscale=steps, zmin=-0.5, zmax=len(TERMS) - 0.5, showscale=False, opacity=0.75)
+    fig = _map(coarse, shown, says, colorscale=steps, zmin=-0.5, zmax=len(TERMS) - 0.5, showscale=False)
     fig.data[0].update(text=letters, texttemplate="%{text}", textfont={"color": "#ffffff", "size": 12})
     fig.data[0].update(customdata=says, hovertemplate="batch %{x:,}, context %{y:,}: %{customdata}<extra></extra>")
     key = "   ".join(f"{LETTERS[name]} {NAMES[name]}" for name in there)

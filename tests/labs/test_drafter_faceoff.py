@@ -67,7 +67,7 @@ def test_frames_of_a_race_then_figures_prices_drafts_classes(full) -> None:
     assert LAB.num_frames(trace) == lead + 4
     frames = [LAB.frame(trace, i) for i in range(LAB.num_frames(trace))]
     assert all(frame.status and "<section" in frame.html for frame in frames)
-    assert frames[lead + 1].status.startswith("On Llama 3.3 70B: At batch 1")
+    assert frames[lead + 1].status.startswith("On Llama 3.3 70B ")
     assert "drafts blindly" in frames[lead + 2].status
     assert all(chart.draw(trace) is not None for chart in LAB.charts)
 
