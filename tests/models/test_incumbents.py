@@ -9,7 +9,6 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 from models.hf import HFModel, fit
 from models.linear import FewRowsLinear
 from models.load import Models
-from playground.engine.beam import CopiedSessions, beam_search
 from playground.engine.decode import speculate
 from playground.engine.drafters import Drafter, DraftModel, NGram, NoDrafter, Replay
 from playground.engine.length import Fixed
@@ -193,24 +192,3 @@ def test_the_default_model_decodes_as_transformers_does(default_model: HFModel) 
     want = generate(default_model, prompt, 10)
     for drafter in (NGram(), DraftModel(default_model.layer_skip(8).session(prompt), ())):
         assert output(run(default_model, prompt, drafter, 4, 10)) == want, drafter.name
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize(("width", "penalty", "early"), [(3, 1.0, False), (4, 0.0, True), (2, 2.0, "never")])
-def test_beam_search_gives_the_beams_and_scores_of_transformers(llama, prompt, width, penalty, early):
-    def without_padding(ids, logprobs):
-        return logprobs.index_fill(-1, torch.arange(llama.num_tokens, llama.vocab_size), -torch.inf).log_softmax(-1)
-
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        want = llama.model.generate(
-            ids, attention_mask=torch.ones_like(ids), logits_processor=[without_padding], max_new_tokens=8,
-            do_sample=False, num_beams=width, num_return_sequences=width, length_penalty=penalty,
-            early_stopping=early, return_dict_in_generate=True, output_scores=True,
-        )  # fmt: skip
-    options = {"width": width, "eos_ids": llama.eos_ids, "max_new_tokens": 8}
-    state = CopiedSessions(llama.session(prompt))
-    *_, last = beam_search(state, length_penalty=penalty, early_stopping=early, **options)
-    for ours, row, score in zip(last.finished, want.sequences, want.sequences_scores, strict=True):
-        assert list(ours.tokens) == row[len(prompt) : len(prompt) + len(ours.tokens)].tolist()
-        assert ours.score == pytest.approx(float(score), abs=1e-4)
