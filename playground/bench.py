@@ -231,6 +231,23 @@ def bench_page() -> Iterator[Line]:
     yield from measure_pages()
 
 
+def bench_knobs(vocab: int = 49_152, repeats: int = 40) -> Iterator[Line]:
+    """A chain of knobs on one row of logits in the order of vLLM, and its slowest knob alone."""
+    import torch
+
+    from playground.engine.sampling import apply, chain, softmax
+
+    logits = 3 * torch.randn(1, vocab, generator=torch.Generator().manual_seed(0))
+    knobs = chain(temperature=0.8, top_k=40, top_p=0.9, min_p=0.02)
+    for name, order in {"T, min-p, top-k, top-p": knobs, "top-p alone": chain(top_p=0.9)}.items():
+        times = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            softmax(apply(order, logits))
+            times.append(1e6 * (time.perf_counter() - began))
+        yield Line(f"knobs: {name}", statistics.median(times), "µs", note=f"{vocab:,} tokens, law included; median")
+
+
 def bench_beams(num_tokens: int = 24, width: int = 4, block_size: int = 16, repeats: int = 12) -> Iterator[Line]:
     """A search with shared blocks beside the same search with a cache for each beam, step by step in turn."""
     from playground.engine.beam import beam_search
@@ -441,6 +458,7 @@ PARTS: dict[str, Callable[[], Iterator[Line]]] = {
     "drafters": bench_drafters,
     "page": bench_page,
     "beams": bench_beams,
+    "knobs": bench_knobs,
     "grammar": bench_grammar,
 }
 

@@ -85,17 +85,25 @@ def control(
     lines: int = 1,
     max_chars: int = MAX_TEXT,
     from_file: Callable[[str], str] | None = None,
+    cards: Mapping[str, str] | None = None,
     group: str = "",
 ) -> Any:
     """A field of ``Params``: its default, and how it is shown.
 
     Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in);
     a text of several ``lines`` a text box. With ``from_file`` it may also be filled from files, several of them with
-    lines ``---`` between: the function keeps of a file's text what the lab reads. Controls with a ``group`` stand
-    together under that heading.
+    lines ``---`` between: the function keeps of a file's text what the lab reads. ``cards`` names the letters of a text
+    that is an order, which can then be dragged too. Controls with a ``group`` stand together under that heading.
     """
     meta = {"label": label, "info": info, "min": min, "max": max, "step": step, "group": group}
-    more = {"choices": choices, "free": free, "lines": lines, "max_chars": max_chars, "from_file": from_file}
+    more = {
+        "choices": choices,
+        "free": free,
+        "lines": lines,
+        "max_chars": max_chars,
+        "from_file": from_file,
+        "cards": cards,
+    }
     return field(default=default, metadata={**meta, **more})
 
 

@@ -198,7 +198,7 @@ ENGINES = (
         "RTKPMY",
         "Filters keep every token that ties with the last one. No frequency or presence penalty.",
     ),
-    Engine("vLLM", "V1 sampler", "RFTMKP", "Penalties, temperature, min-p, then top-k and top-p in one call."),
+    Engine("vLLM", "0.22, V1 sampler", "RFTMKP", "Penalties, temperature, min-p, then top-k and top-p in one call."),
     Engine(
         "llama.cpp",
         "default sampler chain, 2026",

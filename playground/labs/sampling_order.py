@@ -40,8 +40,13 @@ class Params:
     min_p: float = control(0.0, "Min-p M", "0 is off.", min=0, max=1, step=0.01)
     typical_p: float = control(1.0, "Typical-p Y", "1 is off.", min=0, max=1, step=0.01)
     top_n_sigma: float = control(0.0, "Top-n-sigma S", "0 is off.", min=0, max=10, step=0.1)
-    order_a: str = control("TKPM", "Order A", "Letters, or names between commas. J is top-k and top-p at once.")
-    order_b: str = control("KPMT", "Order B", "A knob that is on but not named acts last.")
+    order_a: str = control(
+        "TKPM",
+        "Order A",
+        "Letters, names between commas, or move the cards. J is top-k and top-p at once.",
+        cards=knobs.NAMES,
+    )
+    order_b: str = control("KPMT", "Order B", "A knob that is on but not named acts last.", cards=knobs.NAMES)
     repetition_penalty: float = control(
         1.0, "Repetition penalty R", "1 is off.", min=0.1, max=5, step=0.05, group=PENALTIES
     )
@@ -117,7 +122,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
     for i in range(max(map(len, steps.values()))):
         for name, lane in steps.items():
             trace = trace.add(name, lane[i]) if i < len(lane) else trace
-        yield trace
+    yield trace  # all at once: each picture shows the knobs that are still to come
 
     yield Progress("Working out every order")
     laws = dict(all_orders(on, logits, contexts))
@@ -250,7 +255,7 @@ def knob_frame(trace: Trace, index: int) -> Frame:
     for name in "AB":
         steps = steps_of(trace, name)
         at = min(index, len(steps) - 1)
-        body = knobs.cards(steps, at, settings) + knobs.law(steps[: at + 1], trace.texts)
+        body = knobs.cards(steps, at, settings, f"order_{name.lower()}") + knobs.law(steps[: at + 1], trace.texts)
         blocks.append(html.section(f"Order {name}", body, f"{html.count(steps[at].num_left, 'token')} left"))
         says.append(lane_says(name, steps[at], at == index) if index else "")
     status = (

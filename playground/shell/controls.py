@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import gradio as gr
 
 from playground.lab import MAX_TEXT, Lab, write_value
+
+CARDS_TEMPLATE = '<ol class="order"></ol>'
+CARDS_JS = Path(__file__).with_name("cards.js").read_text(encoding="utf-8")
 
 
 def kind_of(hint: Any) -> tuple[type, bool]:
@@ -71,6 +75,20 @@ def make_upload(field: dataclasses.Field, box: gr.components.Component) -> None:
     button.upload(read, button, box, queue=False, show_progress="hidden", api_visibility="private")
 
 
+def make_cards(field: dataclasses.Field) -> gr.HTML:
+    """Cards below a text box that holds an order: they follow the box, and a card that is moved rewrites it."""
+    return gr.HTML(
+        "",
+        html_template=CARDS_TEMPLATE,
+        js_on_load=CARDS_JS,
+        apply_default_css=False,
+        parameter=field.name,
+        title=field.metadata["label"],
+        cards=json.dumps(list(field.metadata["cards"].items())),
+        elem_classes="order-cards",
+    )
+
+
 class Controls:
     """All controls of a lab, in the order of its fields, those of one ``group`` together under its heading."""
 
@@ -92,6 +110,8 @@ class Controls:
             self.by_name[field.name] = box = make_control(field, self.hints[field.name])
             if field.metadata.get("from_file"):
                 make_upload(field, box)
+            if field.metadata.get("cards"):
+                make_cards(field)
 
     @property
     def components(self) -> list[gr.components.Component]:

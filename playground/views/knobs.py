@@ -22,22 +22,29 @@ MAX_TOKENS = 16  # of a set, in one cell
 Texts = Mapping[int, str]
 
 
-def cards(steps: Sequence[Shaped], index: int, settings: Mapping[str, str]) -> Markup:
-    """The knobs of one lane in order, those up to ``index`` with what they did; the last of them is the one now."""
+def cards(steps: Sequence[Shaped], index: int, settings: Mapping[str, str], parameter: str) -> Markup:
+    """The knobs of one lane in order, those up to ``index`` with what they did; the last of them is the one now.
+
+    The page lets them be moved: their order is the ``parameter`` of that name.
+    """
     drawn = [_card(step, i, index, settings) for i, step in enumerate(steps) if i]
-    return Markup('<ol class="knobs">{}</ol>').format(join(drawn)) if drawn else Markup("")
+    if not drawn:
+        return Markup("")
+    said = "Cards in their order: drag one, or move it with the arrow keys, to run again"
+    return Markup('<ol class="knobs" data-order="{}" aria-label="{}">{}</ol>').format(parameter, said, join(drawn))
 
 
 def _card(step: Shaped, i: int, index: int, settings: Mapping[str, str]) -> Markup:
     kind = " now" if i == index else " later" if i > index else ""
     head = Markup("<b>{}</b> {}").format(step.letter, f"{NAMES[step.letter]} {settings.get(step.letter, '')}")
+    grip = Markup('tabindex="0" data-letter="{}"').format(step.letter)
     if i > index:
-        return Markup('<li class="card{}"><span>{}</span></li>').format(kind, head)
+        return Markup('<li class="card{}" {}><span>{}</span></li>').format(kind, grip, head)
     said = (
         f"cut {step.num_removed:,}, {step.num_left:,} left" if step.num_removed else f"cut none, {step.num_left:,} left"
     )
-    return Markup('<li class="card{}"><span>{}</span>{}<span class="cut">{}</span></li>').format(
-        kind, head, _picture(step), said
+    return Markup('<li class="card{}" {}><span>{}</span>{}<span class="cut">{}</span></li>').format(
+        kind, grip, head, _picture(step), said
     )
 
 
