@@ -15,7 +15,8 @@ NUM_SHOWN = 24  # last tokens of the text
 Texts = Mapping[int, str]
 FROZEN = (
     "DeepSeek trained the module together with the model. Here the target is frozen and the module was trained on the "
-    "target's own text afterwards, against its law over the draft vocabulary; the loss above is taken over all tokens."
+    "target's own text afterwards, against its law over the draft vocabulary. The loss above is taken over all tokens "
+    "of the text, template and prompt included; the reply was chosen by the target itself, so depth 0 is low there."
 )
 
 
@@ -43,7 +44,7 @@ def losses(main: DepthLoss, deeper: DepthLoss, texts: Texts) -> Markup:
 def _bar(value: float, most: float, look: str) -> Markup:
     width = html.percent(value, most)
     return Markup(
-        '<div class="bar" style="min-width:150px"><span class="track"><i class="{}" style="width:{}%"></i></span>'
+        '<div class="bar" style="min-width:104px"><span class="track"><i class="{}" style="width:{}%"></i></span>'
         "<span>{}</span></div>"
     ).format(look, width, number(value))
 

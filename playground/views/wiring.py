@@ -75,10 +75,11 @@ def level(found: Level, texts: Texts) -> Markup:
     token = tokens.spoken(verification.text_of(texts, found.token))
     taps = [wire for wire in found.wires if wire.name.startswith("layer ")]
     parts: list[Markup] = []
-    if taps:
-        parts += [_row([box(wire, f"after {wire.name}") for wire in taps]), _down(_becomes(len(taps)))]
+    if len(taps) > 1:
+        parts += [_row([box(wire, f"after {wire.name}") for wire in taps]), _down("fused into one")]
+    state = "its own output" if not taps else "state" if len(taps) > 1 else f"after {taps[0].name}"
     parts += [
-        _row(_boxes(wires, {"state": "state" if taps else "its own output", "embedding": f"embedding of {token}"})),
+        _row(_boxes(wires, {"state": state, "embedding": f"embedding of {token}"})),
         _down("each through its own norm" if "state" in wires else "a norm"),
         _row(_boxes(wires, {"state, normed": "state, normed", "embedding, normed": "embedding, normed"})),
         _down("side by side, mapped to one" if "state" in wires else "a map"),
@@ -92,10 +93,6 @@ def level(found: Level, texts: Texts) -> Markup:
         for t, p in found.top
     ]
     return Markup('<div class="flow">{}{}</div>').format(join(parts), _row(guesses))
-
-
-def _becomes(taps: int) -> str:
-    return "fused into one" if taps > 1 else "read as it is"
 
 
 def _boxes(wires: Mapping[str, Wire], labels: Mapping[str, str]) -> list[Markup]:
