@@ -44,7 +44,7 @@ def grid(head: Sequence[Text], rows: Sequence[Sequence[Text]], label: str) -> Ma
 
 def _cell(column: int, value: Text, is_right: bool) -> Markup:
     if column == 0:
-        return Markup('<th scope="row" class="nw">{}</th>').format(value)
+        return Markup('<th scope="row">{}</th>').format(value)
     return Markup("<td{}>{}</td>").format(_num(is_right), value)
 
 
@@ -97,9 +97,8 @@ def place(drifts: Mapping[str, Drift], titles: Mapping[str, str], texts: Texts, 
 
 def bar(value: float, most: float) -> Markup:
     """A figure on a bar; ``most`` fills it."""
-    return Markup(
-        '<div class="bar tv"><span class="track"><i class="c-0" style="width:{}%"></i></span><span>{}</span></div>'
-    ).format(html.percent(value, most) if value else 0, small(value))
+    drawn = Markup('<i class="c-0" style="width:{}%"></i>').format(html.percent(value, most)) if value else ""
+    return Markup('<div class="bar tv"><span class="track">{}</span><span>{}</span></div>').format(drawn, small(value))
 
 
 def parting(drifts: Mapping[str, Drift], titles: Mapping[str, str], texts: Texts) -> Markup | None:
@@ -139,6 +138,10 @@ def verdicts(summaries: Mapping[str, Mapping[str, Any]], titles: Mapping[str, st
 
 
 def yes(answer: bool | None) -> Markup:
-    """A verdict with a mark, so that it is never colour alone."""
+    return verdict(answer, ANSWERS[answer])
+
+
+def verdict(answer: bool | None, words: str) -> Markup:
+    """An answer in ``words`` with a mark, so that it is never colour alone."""
     mark = {True: Markup('<span class="mk accepted">✓</span> '), False: Markup('<span class="mk rejected">✗</span> ')}
-    return Markup('<span class="nw">{}{}</span>').format(mark.get(answer, ""), ANSWERS[answer])
+    return Markup('<span class="nw">{}{}</span>').format(mark.get(answer, ""), words)

@@ -12,7 +12,7 @@ from playground.engine.drift_breaks import Disturbed
 from playground.engine.metrics import count
 from playground.engine.trace import Lane
 from playground.views import html, tokens, verification
-from playground.views.drift import grid, small, yes
+from playground.views.drift import grid, small, verdict, yes
 from playground.views.html import Text
 
 Texts = Mapping[int, str]
@@ -52,7 +52,7 @@ def _by_place(found: Mapping[str, tuple[Sequence[int], Sequence[float]]], titles
     rows: list[list[Text]] = []
     for name, (_, values) in found.items():
         same = max(values, default=0.0) == 0
-        word = Markup("{} {}").format(yes(same), "bit-identical" if same else bad)
+        word = verdict(same, "bit-identical" if same else bad)
         rows.append([titles[name], word, *(small(v) for v in values), *[""] * (width - len(values))])
     head = ["numerics", "unmoved?", *(f"TV, token {place + 1}" for place in first)]
     return grid(head, rows, "Total variation at each place")
@@ -82,7 +82,7 @@ def speculated(lanes: Mapping[str, Lane], same: Mapping[str, Sequence[tuple[str,
         chips = [tokens.chip(verification.text_of(texts, t), kind, with_mark=True) for t, kind, _ in new]
         totals = count(lane.steps)
         said = f"{totals.accepted_tokens} of {html.count(totals.drafted_tokens, 'drafted token')} accepted"
-        answers = html.join([Markup("<span>{} {}</span>").format(words, yes(answer)) for words, answer in same[name]])
-        line = Markup('<p class="says">{}</p>').format(Markup(" · ").join([said, answers]))
+        answers = [Markup("<span>{} {}</span>").format(words, yes(answer)) for words, answer in same[name]]
+        line = Markup('<p class="says">{}</p>').format(html.join([said, *answers], " · "))
         blocks.append(html.section(titles[name], tokens.strip(chips) + line))
     return html.join(blocks)

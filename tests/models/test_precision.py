@@ -176,6 +176,19 @@ def test_a_cache_in_fp8_keeps_its_scale_and_rows_through_copy_and_rollback():
     assert [float(peak) for peak in (layer.peaks[0], copied.layers[0].peaks[0])] == [8.0, 2.0]
 
 
+@pytest.mark.default_model
+def test_the_second_break_and_its_control_on_the_default_model(default_model):
+    prompt, text = default_model.chat("Hi."), default_model.encode("The sea is a vast and mysterious realm")
+    moved = {}
+    for name in ("fp8_kv_running", "fp8_kv_static"):
+        model = variant(default_model, name).model
+        *_, last = disturbed(model, prompt, text, [0, 2], 4, default_model.encode("<|im_start|>system"))
+        moved[name] = last
+    assert all(each.later == (0.0, 0.0) for each in moved.values())
+    assert moved["fp8_kv_static"].after == (0.0, 0.0)
+    assert max(moved["fp8_kv_running"].after) > 1e-5
+
+
 # --- Loading ----------------------------------------------------------------------------------------------------------
 
 
