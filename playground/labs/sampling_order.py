@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from playground.engine.decode import NAN_NOTE
 from playground.engine.filters import TopKTopP, TopNSigma, TypicalP
 from playground.engine.order import MAX_ORDERED, all_orders, commuting, fit, read_order, switched_on, walk
 from playground.engine.rules import total_variation
-from playground.engine.sampling import Context, Knob, MinP, Temperature, TopK, TopP, coins
+from playground.engine.sampling import Context, Knob, MinP, Temperature, TopK, TopP, coins, has_nan
 from playground.engine.shaping import contested, distinct_sets, drawn, in_engines, is_left, likeliest, ordered, shaped
 from playground.engine.trace import Lane, Trace
 from playground.engine.tree import Draft
@@ -111,7 +112,7 @@ def run(params: Params, models: Models) -> Iterator[Update]:
         if not context.tokens:
             raise BadInput("The prompt is empty: the model needs at least one token to go on from.")
         logits = model.session(context.tokens).score(Draft()).logits[:1]
-        about, texts = dict(model.provenance()), model.texts
+        about, texts = {**model.provenance(), "has_nan": has_nan(logits)}, model.texts
     on, contexts = params.on, [context]
     (order_a, a), (order_b, b) = ((order, list(walk(order, on, logits, contexts))) for _, order, _ in lanes(params))
     tokens = shown_tokens(a, b) if not params.p else range(len(params.p))
@@ -274,8 +275,9 @@ def lane_says(name: str, step: Any, is_new: bool) -> str:
 
 
 def unnamed_notes(trace: Trace) -> list[Any]:
-    """What an order left unsaid."""
-    return [
+    """What an order left unsaid, and logits that are no numbers."""
+    spoilt = [html.note(NAN_NOTE, "bad")] if trace.provenance.get("has_nan") else []
+    return spoilt + [
         html.note(f"Order {name} does not name {', '.join(rest)}, which is on: applied last.", "warn")
         for name, _, rest in lanes(params_of(LAB, trace))
         if rest

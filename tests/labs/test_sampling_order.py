@@ -6,8 +6,11 @@ import json
 import math
 
 import pytest
+import torch
 
 from models.load import Models
+from models.table import TableSession
+from playground.engine.model import Scores
 from playground.engine.trace import Trace
 from playground.lab import BadInput, execute, read_params
 from playground.labs.sampling_order import LAB
@@ -146,6 +149,22 @@ def test_a_model_and_a_penalty_on_its_reply():
     assert len(found["candidates_by_order"]) == 24
     for i in range(LAB.num_frames(trace)):
         assert "nan" not in LAB.frame(trace, i).html.lower()
+
+
+def test_logits_that_are_no_numbers_are_said_and_never_drawn(monkeypatch):
+    score = TableSession.score
+
+    def spoilt(session, draft):
+        logits = score(session, draft).logits.clone()
+        logits[:, 1] = torch.nan
+        return Scores(logits)
+
+    monkeypatch.setattr(TableSession, "score", spoilt)
+    raw = {"target": "table", "prompt": "the cat", "reply": "", "temperature": 2.0, "top_k": 0, "top_p": 1.0}
+    trace = traces(**raw)[-1]
+    assert "put out NaN" in LAB.frame(trace, 0).html
+    assert 1 not in LAB.summary(trace)["sets"][0]
+    json.dumps(LAB.summary(trace), allow_nan=False)
 
 
 def test_hostile_token_text_is_escaped():
