@@ -105,7 +105,20 @@ def feature_says(result: Mapping[str, Any]) -> str:
         f"With the target's states the first guess is right in {100 * with_it:.0f} % of the held-out passes, "
         f"without them in {100 * without:.0f} %: the same head, the same data, the same number of token visits."
     )
-    return said if effect >= FEATURE else f"{said} That is little; the learning curves show both still rising."
+    return said if effect >= FEATURE else said + curves_say(result["variants"])
+
+
+def curves_say(variants: Variants) -> str:
+    """What the learning curves of both heads add: their gap on the validation conversations, before and after."""
+    pair = [variants[name]["learning_curve"] or [] for name in (WITH, WITHOUT)]
+    if not all(pair):
+        return ""
+    before, after = ([curve[i]["validation"][0] for curve in pair] for i in (0, -1))
+    return (
+        f" The learning curves say why it is not more: on the validation conversations, which are sampled, the head with "
+        f"the states went from {100 * before[0]:.0f} to {100 * after[0]:.0f} % in these few visits and the blind one from "
+        f"{100 * before[1]:.0f} to {100 * after[1]:.0f} %; neither is level yet."
+    )
 
 
 def beside(variants: Variants) -> Markup:
