@@ -115,9 +115,9 @@ def curves_say(variants: Variants) -> str:
         return ""
     before, after = ([curve[i]["validation"][0] for curve in pair] for i in (0, -1))
     return (
-        f" The learning curves say why it is not more: on the validation conversations, which are sampled, the head with "
-        f"the states went from {100 * before[0]:.0f} to {100 * after[0]:.0f} % in these few visits and the blind one from "
-        f"{100 * before[1]:.0f} to {100 * after[1]:.0f} %; neither is level yet."
+        f" The learning curves say why it is not more: on the validation conversations, which are sampled, the head "
+        f"with the states went from {100 * before[0]:.0f} to {100 * after[0]:.0f} % in these few visits and the blind "
+        f"one from {100 * before[1]:.0f} to {100 * after[1]:.0f} %; neither is level yet."
     )
 
 
