@@ -38,8 +38,8 @@ class Params:
     later: str = control(
         "\n\n\n", "Later drafts", "The drafts behind the first are replaced by this text.", lines=2, max_chars=200
     )
-    places: int = control(2, "Places", "Of the text, at which drafts are replaced.", min=1, max=8, step=1)
-    max_new_tokens: int = control(12, "Text", "Tokens that all numerics read.", min=2, max=48, step=1)
+    places: int = control(1, "Places", "Of the text, at which drafts are replaced.", min=1, max=8, step=1)
+    max_new_tokens: int = control(8, "Text", "Tokens that all numerics read.", min=2, max=48, step=1)
     seed: int = control(0, "Seed", "Greedy decoding draws nothing.", min=0, max=2**31 - 1, step=1, group="Run")
     dtype: str = control("auto", "Reference", "What all else is held against.", choices=("auto", "fp32", "bf16"))
     device: str = control("auto", "Device", choices=("auto", "cpu", "cuda"), free=True, group="Run")

@@ -18,7 +18,7 @@ KEYS = {
     "mean_tv", "max_tv", "mean_kl", "top1_agreement", "first_divergence", "divergence_margin", "is_causal",
     "later_draft_tv", "shape_noise_tv", "trace_after_rejection_tv", "weight_bytes", "kv_bytes", "acceptance_as_draft",
 }  # fmt: skip
-SMALL = {"prompt": "hello the hell", "later": "#!~", "max_new_tokens": 8, "dtype": "fp32", "device": "cpu"}
+SMALL = {"prompt": "hello the hell", "later": "#!~", "max_new_tokens": 8, "places": 2, "dtype": "fp32", "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
