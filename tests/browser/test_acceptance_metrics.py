@@ -34,7 +34,7 @@ def test_a_rejected_window_says_why(page: Page, server: Server) -> None:
 def test_this_app_is_read_while_a_run_goes_on(page: Page, server: Server) -> None:
     page.goto(server.address + "acceptance_metrics?scrapes=4&every_s=0.5")
     page.locator("#run:not([disabled])").wait_for()
-    job = Client(server.address, verbose=False).submit(preset="", pause=0.5, cap=30, k=1, api_name="/sample")
+    job = Client(server.address, verbose=False).submit(preset="", pause=0.4, cap=30, k=1, api_name="/sample")
     run_and_wait(page)
     assert not job.done()  # the run outlasts the scrapes
     job.cancel()

@@ -123,16 +123,16 @@ def test_hostile_tokens_appear_as_what_they_are(sample: Page) -> None:
 
 def test_stop_ends_the_run_and_keeps_what_it_has_reached(sample: Page, server: Server) -> None:
     visit(sample, server.address + "sample?pause=0.3&cap=40&run=1")
-    before = len(server.ended())
+    before = len(server.ended(0.3))
     expect(sample.locator(".player .count")).to_have_text(re.compile("of [3-9]"))
     sample.locator("#stop").click()
     expect(sample.locator(".player > .status")).to_contain_text("Stopped.")
     expect(sample.locator("#run")).to_be_enabled()
     expect(sample.locator("#figures")).to_contain_text("output tokens")
     give_up = time.monotonic() + 10
-    while len(server.ended()) == before and time.monotonic() < give_up:
+    while len(server.ended(0.3)) == before and time.monotonic() < give_up:
         time.sleep(0.1)
-    assert len(server.ended()) == before + 1
+    assert len(server.ended(0.3)) == before + 1
     assert count(sample)[1] < 15
     with sample.expect_download() as download:
         sample.get_by_role("button", name="Save this run").click()
@@ -140,15 +140,15 @@ def test_stop_ends_the_run_and_keeps_what_it_has_reached(sample: Page, server: S
 
 
 def test_closing_the_page_ends_the_run(browser: Browser, server: Server) -> None:
-    before = len(server.ended())
+    before = len(server.ended(0.5))
     page = browser.new_page()
     page.goto(server.address + "sample?pause=0.5&cap=40&run=1")
     expect(page.locator(".player .count")).to_have_text(re.compile("of [2-9]"), timeout=30_000)
     page.close()
     give_up = time.monotonic() + 20
-    while len(server.ended()) == before and time.monotonic() < give_up:
+    while len(server.ended(0.5)) == before and time.monotonic() < give_up:
         time.sleep(0.1)
-    assert int(server.ended()[-1].split()[0]) < 12
+    assert server.ended(0.5)[-1] < 12
 
 
 def test_streaming_follows_until_the_user_steps_back(sample: Page, server: Server) -> None:
@@ -272,13 +272,13 @@ def test_a_saved_run_opens_without_running(sample: Page, server: Server, tmp_pat
         sample.get_by_role("button", name="Save this run").click()
     file = tmp_path / download.value.suggested_filename
     download.value.save_as(file)
-    runs = len(server.ended())
+    runs = len(server.ended(0))
     visit(sample, server.address + "sample")
     sample.locator(".player .file").set_input_files(file)
     expect(sample.locator(".player .count")).to_have_text(f"{shown[0]} of {shown[1]}")
     expect(sample.locator("#param-k input[type=number]")).to_have_value("5")
     expect(sample.locator("#figures")).to_contain_text("output tokens")
-    assert len(server.ended()) == runs
+    assert len(server.ended(0)) == runs
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def run(params, models):
                 raise BadInput("The run was asked to break <b>here</b>.")
     finally:
         with LOG.open("a") as log:
-            log.write(f"{len(trace['run'].steps)} steps\\n")
+            log.write(f"{len(trace['run'].steps)} steps, pause {params.pause}\\n")
 
 
 def summary(trace):

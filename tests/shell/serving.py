@@ -23,10 +23,11 @@ class Server:
     address: str  # with a slash at the end
     folder: Path  # where the sample lab lies
 
-    def ended(self) -> list[str]:
-        """One line for each run of the sample lab that has ended."""
+    def ended(self, pause: float) -> list[int]:
+        """The steps of each run of the sample lab that has ended; ``pause`` tells the runs of one test from others."""
         log = self.folder / "labs" / "ended.txt"
-        return log.read_text().splitlines() if log.exists() else []
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [int(line.split()[0]) for line in lines if line.endswith(f" pause {float(pause)}")]
 
 
 def free_port() -> int:

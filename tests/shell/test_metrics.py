@@ -48,7 +48,7 @@ def test_the_lab_reads_them(server: Server) -> None:
 def test_the_lab_reads_them_while_a_run_streams(server: Server) -> None:
     name = "vllm:generation_tokens_total"
     before = scrape(server).get(name, 0)
-    job = Client(server.address, verbose=False).submit(preset="", pause=0.5, cap=30, k=1, api_name="/sample")
+    job = Client(server.address, verbose=False).submit(preset="", pause=0.4, cap=30, k=1, api_name="/sample")
     while scrape(server).get(name, 0) == before:
         time.sleep(0.05)
     reader = Client(server.address, verbose=False)
