@@ -33,11 +33,11 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, states: Tensor, head: Tensor, ids: Tensor, probs: Tensor, choice: Tensor):
-        loss, hits = states.new_zeros(()), states.new_zeros(())
+        loss, hits = head.new_zeros(()), head.new_zeros(())
         gradient = torch.empty_like(states)
         for at in range(0, len(states), CHUNK):
             rows = slice(at, at + CHUNK)
-            logits = states[rows] @ head.T
+            logits = (states[rows] @ head.T).float()
             hits += (logits.argmax(-1) == choice[rows]).sum()
             norm = logits.logsumexp(-1, keepdim=True)
             loss += (norm[:, 0] - (logits.gather(1, ids[rows]) * probs[rows]).sum(-1)).sum()
