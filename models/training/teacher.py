@@ -52,5 +52,5 @@ def load_laws(folder: Path, features: Path, index: int, head: Tensor) -> tuple[n
 
 @torch.inference_mode()
 def _law(states: Tensor, head: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    best = (states @ head.T).topk(min(KEPT, len(head)), dim=-1)
+    best = (states @ head.T).float().topk(min(KEPT, len(head)), dim=-1)
     return best.indices.numpy().astype(np.uint16), best.values.softmax(-1).numpy().astype(np.float16)
