@@ -90,10 +90,11 @@ def control(
 ) -> Any:
     """A field of ``Params``: its default, and how it is shown.
 
-    Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in);
-    a text of several ``lines`` a text box. With ``from_file`` it may also be filled from files, several of them with
-    lines ``---`` between: the function keeps of a file's text what the lab reads. ``cards`` names the letters of a text
-    that is an order, which can then be dragged too. Controls with a ``group`` stand together under that heading.
+    Numbers with ``min`` and ``max`` become sliders; ``choices`` a dropdown (``free``: other values may be typed in), or
+    boxes to tick for a tuple; a text of several ``lines`` a text box. With ``from_file`` it may also be filled from
+    files, several of them with lines ``---`` between: the function keeps of a file's text what the lab reads. ``cards``
+    names the letters of a text that is an order, which can then be dragged too. Controls with a ``group`` stand
+    together under that heading.
     """
     meta = {"label": label, "info": info, "min": min, "max": max, "step": step, "group": group}
     more = {
@@ -127,7 +128,7 @@ def read_value(field_: dataclasses.Field, hint: Any, value: Any) -> Any:
     """One parameter, parsed and checked against its type, range and choices."""
     name, meta = field_.name, field_.metadata
     kinds = [t for t in typing.get_args(hint) if t is not type(None)] if isinstance(hint, types.UnionType) else [hint]
-    if value is None or (value == "" and len(kinds) and type(None) in typing.get_args(hint)):
+    if value is None or (value in ("", []) and len(kinds) and type(None) in typing.get_args(hint)):
         if type(None) in typing.get_args(hint):
             return None
         raise BadInput(f"{name} is missing.")

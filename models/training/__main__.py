@@ -125,7 +125,9 @@ def evaluate(args: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m models.training")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true", help="matrix products in bf16: faster where a CPU has them (AMX)")
+    parser.add_argument(
+        "--bf16", action="store_true", help="matrix products in bf16: faster where a CPU has them (AMX)"
+    )
     parser.add_argument("--work", type=Path, default=WORK, help="folder of corpus, features and runs")
     parser.add_argument("--name", default="SmolLM2-135M-Instruct", help="the target's name in provenance")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -172,7 +174,8 @@ def main(argv: list[str] | None = None) -> None:
         commands.choices[command].add_argument("--target", required=True, help="folder or hub id")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+    # without its cache: cast weights would be kept for as long as this block lasts, and training changes them
+    with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16, cache_enabled=False):
         args.run(args)
 
 

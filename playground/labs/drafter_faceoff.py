@@ -62,7 +62,7 @@ KEYS = (
 class Params:
     target: str = control("default", "Target", "The model that decides.", choices=("default", "table"), free=True)
     prompt: str = control("Write a Python function that adds two numbers.", "Prompt", lines=3)
-    drafters: tuple[str, ...] = control(USUAL, "Drafters", f"Of {', '.join(NAMES)}.", choices=NAMES)
+    drafters: tuple[str, ...] = control(USUAL, "Drafters", "One lane each.", choices=NAMES)
     k: int = control(4, "Draft length k", "Levels guessed per pass.", min=1, max=8, step=1)
     shape: str = control(
         "chain", "Shape", "Trees for those that have a law.", choices=("chain", "ten", "medusa", "dynamic")

@@ -37,7 +37,7 @@ HEAD, HEAD_32K = "EAGLE head", "EAGLE head, 32k tokens"
 class Params:
     target: str = control("default", "Target", "The trained heads belong to default.", choices=("default",), free=True)
     prompt: str = control("Write a Python function that adds two numbers.", "Prompt", lines=3)
-    variants: tuple[str, ...] = control(NAMES, "Variants", f"Of {', '.join(NAMES)}.", choices=NAMES)
+    variants: tuple[str, ...] = control(NAMES, "Variants", "Trained heads, and a small language model.", choices=NAMES)
     k: int = control(4, "Draft length k", "Tokens that each head drafts.", min=1, max=6, step=1)
     max_new_tokens: int = control(20, "New tokens", min=1, max=64, step=1)
     priced_target: str = control("llama-3.3-70b", "Priced model", choices=MODELS, free=True, group="Price")

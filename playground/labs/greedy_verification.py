@@ -42,7 +42,9 @@ class Params:
     target: str = control("default", "Target", TARGET, choices=("default", "table"), free=True)
     prompt: str = control(PROMPT, "Prompt", lines=3)
     drafter: str = control("ngram", "Drafter", GUESSES, choices=DRAFTERS, free=True)
-    draft_layers: int = control(26, "Draft layers", "Layers of the target that layer_skip runs; default has 30.", min=1, max=64, step=1)
+    draft_layers: int = control(
+        26, "Draft layers", "Layers of the target that layer_skip runs; default has 30.", min=1, max=64, step=1
+    )
     k: int = control(4, "Draft length k", "Tokens guessed per pass.", min=1, max=16, step=1)
     max_new_tokens: int = control(32, "New tokens", "At most.", min=1, max=128, step=1)
     dtype: str = control("auto", "Precision", choices=("auto", "fp32", "bf16"), group="More")

@@ -28,12 +28,8 @@ PARTS = ("shapes", "drafts", "own", "as_drafter", "as_target")
 class Params:
     target: str = control("default", "Target", "A hub id or a folder works too.", choices=("default",), free=True)
     prompt: str = control("Write one sentence about the sea.", "Prompt", lines=2, max_chars=4_000)
-    numerics: tuple[str, ...] | None = control(
-        None, "Numerics", f"Names between commas; empty is all: {', '.join(NUMERICS)}.", choices=tuple(NUMERICS)
-    )
-    measure: tuple[str, ...] | None = control(
-        None, "Experiments", f"Names between commas; empty is all: {', '.join(PARTS)}.", choices=(*PARTS, "none")
-    )
+    numerics: tuple[str, ...] | None = control(None, "Numerics", "None ticked: all.", choices=tuple(NUMERICS))
+    measure: tuple[str, ...] | None = control(None, "Experiments", "None ticked: all.", choices=(*PARTS, "none"))
     k: int = control(4, "Draft length k", "A wider pass has k + 1 tokens.", min=2, max=16, step=1)
     later: str = control(
         "\n\n\n", "Later drafts", "The drafts behind the first are replaced by this text.", lines=2, max_chars=200

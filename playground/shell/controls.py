@@ -24,9 +24,11 @@ def kind_of(hint: Any) -> tuple[type, bool]:
     return typing.get_origin(kinds[0]) or kinds[0], is_optional
 
 
-def shown(hint: Any, value: Any) -> Any:
-    """A parameter as its component holds it: lists and free numbers as text, all else as it is."""
+def shown(field: dataclasses.Field, hint: Any, value: Any) -> Any:
+    """A parameter as its component holds it: names to tick as a list, other lists as text, all else as it is."""
     kind, _ = kind_of(hint)
+    if kind is tuple and field.metadata.get("choices"):
+        return list(value or ())
     if kind is tuple or (value is None and kind is str):
         return write_value(value)
     return value
@@ -36,7 +38,7 @@ def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component
     """The component for one field: its metadata says which."""
     meta, (kind, is_optional) = field.metadata, kind_of(hint)
     common = {
-        "value": shown(hint, field.default),
+        "value": shown(field, hint, field.default),
         "label": meta.get("label") or field.name,
         "info": meta.get("info") or None,
         "interactive": True,
@@ -45,7 +47,9 @@ def make_control(field: dataclasses.Field, hint: Any) -> gr.components.Component
     low, high, step = meta.get("min"), meta.get("max"), meta.get("step")
     if kind is bool:
         return gr.Checkbox(**common)
-    if meta.get("choices") is not None and kind is not tuple:
+    if meta.get("choices") is not None:
+        if kind is tuple:
+            return gr.CheckboxGroup(list(meta["choices"]), **common)
         return gr.Dropdown(list(meta["choices"]), allow_custom_value=bool(meta.get("free")), **common)
     if kind in (int, float):
         if low is not None and high is not None and not is_optional:
@@ -125,7 +129,7 @@ class Controls:
         """Updates that show ``params``; with ``hidden``, also which controls and headings are out of the way."""
         updates: dict[Any, Any] = {}
         for field in self.fields:
-            update: dict[str, Any] = {"value": shown(self.hints[field.name], getattr(params, field.name))}
+            update: dict[str, Any] = {"value": shown(field, self.hints[field.name], getattr(params, field.name))}
             if hidden is not None:
                 update["visible"] = field.name not in hidden
             updates[self.by_name[field.name]] = gr.update(**update)

@@ -45,6 +45,10 @@ class Params:
     rule: str = control("sampling", "Rule", choices=("sampling", "greedy"), group="More")
     cap: int | None = control(None, "Cap", "Tokens; empty for 20.", min=1, max=40, group="More")
     lengths: tuple[int, ...] = control((1, 2), "Match lengths", min=1, max=4, group="More")
+    marks: tuple[str, ...] | None = control(
+        None, "Marks", "None ticked: all.", choices=("red", "green", "blue"),
+        group="More",
+    )
     breaks: bool = control(False, "Break after two steps", group="More")
     seed: int = control(1, "Seed", min=0, max=999)
     delay: float = control(0.0, "Delay", "Seconds before the first pass.", min=0, max=5, group="More")

@@ -41,6 +41,7 @@ def test_controls_follow_the_fields(sample: Lab) -> None:
         "rule": gr.Dropdown,
         "cap": gr.Number,
         "lengths": gr.Textbox,
+        "marks": gr.CheckboxGroup,
         "breaks": gr.Checkbox,
         "seed": gr.Slider,
         "delay": gr.Slider,

@@ -31,6 +31,7 @@ def test_a_preset_is_the_base_and_values_lie_over_it(sample: Lab) -> None:
     [
         ({"k": "99"}, "k must lie between 1 and 8"),
         ({"k": "nan"}, "k must be a whole number"),
+        ({"marks": "red,grey"}, "marks must be one of red, green, blue, not 'grey'"),
         ({"rule": "other"}, "rule must be one of sampling, greedy"),
         ({"nothing": "1"}, "no parameter 'nothing'"),
         ({"preset": "other"}, "no preset 'other'"),
@@ -66,6 +67,7 @@ def test_parameters_equal_to_a_preset_show_its_name(sample: Lab) -> None:
             "cap": st.integers(1, 40),
             "breaks": st.booleans(),
             "lengths": st.lists(st.integers(1, 4), min_size=1, max_size=3),
+            "marks": st.lists(st.sampled_from(["red", "green", "blue"]), max_size=3, unique=True),
         },
     ),
     st.sampled_from(["", "slow"]),
