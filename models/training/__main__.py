@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from models import trained
+from models.fetch import cache_folder, fetch
 from models.training.batches import Shards
 from models.training.corpus import Corpus, load_corpus
 from models.training.data import make
@@ -23,13 +24,24 @@ from models.training.target import Target, parts
 from models.training.teacher import choose_vocabulary
 from models.training.train import DRAFTERS, Plan, Run
 
-WORK = Path.home() / ".cache" / "decoding-playground" / "training"
+WORK = cache_folder() / "training"
+
+
+def default_target() -> str:
+    """The folder of the app's default model, made first where it is not there yet."""
+    work = fetch()
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return str(end.value)
 
 
 def load_target(source: str) -> tuple[Any, Any]:
-    """(transformers model in fp32, tokenizer) from a folder or a hub id."""
+    """(transformers model in fp32, tokenizer) of ``default``, a folder or a hub id."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    source = default_target() if source == "default" else source
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     return model.eval(), AutoTokenizer.from_pretrained(source)
 
@@ -64,15 +76,24 @@ def features(args: argparse.Namespace) -> None:
     extract(model, corpus, meta, args.work / "features", args.worker, args.workers, args.max_shards)
 
 
+def taps_of(args: argparse.Namespace, model: Any) -> tuple[int, ...]:
+    """The layers whose states the work folder keeps; the default ones where it keeps none yet."""
+    folder = args.work / "features"
+    return read_meta(folder).taps if folder.exists() else default_taps(model.config.num_hidden_layers)
+
+
 def heldout(args: argparse.Namespace) -> None:
-    model, tokenizer = load_target(args.target)
-    corpus = load_corpus(args.work / "corpus.npz")
-    seen = tokenizer.decode(corpus.tokens.tolist())
+    write_heldout(args, *load_target(args.target))
+
+
+def write_heldout(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
+    corpus = args.work / "corpus.npz"
+    seen = tokenizer.decode(load_corpus(corpus).tokens.tolist()) if corpus.exists() else ""
     prompts = [(kind, text) for kind, text in load_prompts(args.prompts) if text not in seen]
     print(f"{len(prompts)} held-out prompts (any that the training data contain are left out)")
     tokens = [(kind, chat(tokenizer, text)) for kind, text in prompts]
-    taps = read_meta(args.work / "features").taps
-    write_replies(model, tokens, taps, args.work / "heldout.npz", args.max_new, eos_ids(model))
+    args.work.mkdir(parents=True, exist_ok=True)
+    write_replies(model, tokens, taps_of(args, model), args.work / "heldout.npz", args.max_new, eos_ids(model))
 
 
 def open_shards(args: argparse.Namespace, corpus: Corpus, target: Target) -> tuple[Shards, np.ndarray]:
@@ -96,9 +117,11 @@ def train(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    model, _ = load_target(args.target)
+    model, tokenizer = load_target(args.target)
+    if not (args.work / "heldout.npz").exists():
+        write_heldout(args, model, tokenizer)
     target = parts(model, args.name)
-    kept = [*read_meta(args.work / "features").taps, model.config.num_hidden_layers]
+    kept = [*taps_of(args, model), model.config.num_hidden_layers]
     if args.weights:
         paths = {name: args.weights / f"{name}.safetensors" for name in args.drafters}
         weights = {name: trained.load(p, target.embedding, target.head) for name, p in paths.items() if p.exists()}
@@ -113,7 +136,8 @@ def evaluate(args: argparse.Namespace) -> None:
     if args.export:
         corpus = load_corpus(args.work / "corpus.npz")
         data = {"corpus": corpus.digest, "tokens": len(corpus.tokens), "conversations": len(corpus)}
-        how = f"--target {shlex.quote(args.name)} --weights models/weights --k {args.k} --longest {args.longest}"
+        source = args.name if Path(args.target).is_dir() else args.target
+        how = f"--target {shlex.quote(source)} --weights models/weights --k {args.k} --longest {args.longest}"
         for name in weights:
             command = f"python -m models.training evaluate {how} --drafters {name}"
             own = {n: figures[n] for n in (name, "combination") if n in figures and (n == name or name == "eagle3")}
@@ -125,9 +149,7 @@ def evaluate(args: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m models.training")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--bf16", action="store_true", help="matrix products in bf16: faster where a CPU has them (AMX)"
-    )
+    parser.add_argument("--bf16", action="store_true", help="products in bf16: faster where a CPU has them (AMX)")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of corpus, features and runs")
     parser.add_argument("--name", default="SmolLM2-135M-Instruct", help="the target's name in provenance")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -149,8 +171,6 @@ def main(argv: list[str] | None = None) -> None:
 
     p = commands.add_parser("heldout", help="greedy replies of the target to the held-out prompts, with their states")
     p.set_defaults(run=heldout)
-    p.add_argument("--prompts", type=Path, default=PROMPTS)
-    p.add_argument("--max-new", type=int, default=128)
 
     p = commands.add_parser("train", help="train one drafter; goes on from its checkpoint")
     p.set_defaults(run=train)
@@ -170,8 +190,12 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--k", type=int, default=4)
     p.add_argument("--longest", type=int, default=4, help="longest match of the combination's n-gram")
 
+    for command in ("heldout", "evaluate"):
+        commands.choices[command].add_argument("--prompts", type=Path, default=PROMPTS)
+        commands.choices[command].add_argument("--max-new", type=int, default=128, help="tokens of a held-out reply")
+
     for command in ("data", "features", "heldout", "train", "evaluate"):
-        commands.choices[command].add_argument("--target", required=True, help="folder or hub id")
+        commands.choices[command].add_argument("--target", required=True, help="default, folder or hub id")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     # without its cache: cast weights would be kept for as long as this block lasts, and training changes them

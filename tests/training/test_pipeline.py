@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -170,3 +171,12 @@ def test_export_says_where_the_weights_come_from(work: Path, target_folder: Path
         text = (tmp_path / f"{name}.json").read_text()
         for key in ("token_visits", "corpus", "evaluate", "seed", "by_class"):
             assert key in text
+
+
+def test_recorded_figures_come_out_again_in_an_empty_folder(work: Path, target_folder: Path, tmp_path: Path) -> None:
+    target = ["--target", str(target_folder)]
+    cli.main(["--work", str(work), "evaluate", *target, "--drafters", "eagle3", "--export", str(tmp_path)])
+    again = ["--weights", str(tmp_path), "--drafters", "eagle3", "--max-new", "32", "--json", str(tmp_path / "again")]
+    cli.main(["--work", str(tmp_path / "work"), "evaluate", *target, *again])
+    recorded = json.loads((tmp_path / "eagle3.json").read_text())["heldout"]["eagle3"]
+    assert json.loads((tmp_path / "again").read_text())["eagle3"] == recorded
