@@ -57,8 +57,20 @@ def lines(
         )
     fig.update_xaxes(type="log" if log_x else "linear")
     fig.update_yaxes(type="log" if log_y else "linear", rangemode="tozero" if from_zero and not log_y else "normal")
+    xs = [x for points in series.values() for x, _ in points]
+    if log_x and xs and max(xs) >= 16:  # batches, tokens
+        powers_of_two(fig, "x", min(xs), max(xs))
     fig.update_layout(showlegend=len(series) > 1)
     return fig
+
+
+def powers_of_two(fig: go.Figure, axis: str, low: float, high: float) -> None:
+    """Ticks of a logarithmic axis at powers of two, at most eight of them."""
+    first, last = math.ceil(math.log2(max(low, 1))), math.floor(math.log2(max(high, 1)))
+    step = max(1, math.ceil((last - first + 1) / 8))
+    values = [2**i for i in range(first, last + 1, step)]
+    texts = [f"{v // 1024}k" if v >= 1024 else str(v) for v in values]
+    fig.update_layout({f"{axis}axis": {"tickvals": values, "ticktext": texts}})
 
 
 def bars(series: Mapping[str, Points], x_title: str, y_title: str, *, stacked: bool = False) -> go.Figure:

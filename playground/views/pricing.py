@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -145,7 +144,7 @@ def over_batch(curves: Curves, found: Sequence[Mapping[str, Any]] = (), max_batc
     fig.add_hline(y=1, line=LINE)
     ends = [x for points in curves.values() for x, _ in points]
     top = max(ends, default=1)
-    _ticks(fig, "x", min(ends, default=1), top)
+    charts.powers_of_two(fig, "x", min(ends, default=1), top)
     marks = [(f["batch"], f"{f['to']} from {f['batch']:,}") for f in found[:4] if 1 < f["batch"] <= top]
     if max_batch is not None and max_batch < top:
         marks.append((max(1, max_batch), "memory is full"))
@@ -206,21 +205,9 @@ def _map(found: BestLengths, values: Any, says: Any, **look: Any) -> go.Figure:
     )  # fmt: skip
     fig.update_xaxes(type="log", showgrid=False)
     fig.update_yaxes(type="log", showgrid=False)
-    _ticks(fig, "x", found.batches[0], found.batches[-1])
-    _ticks(fig, "y", found.contexts[0], found.contexts[-1])
+    charts.powers_of_two(fig, "x", found.batches[0], found.batches[-1])
+    charts.powers_of_two(fig, "y", found.contexts[0], found.contexts[-1])
     return fig
-
-
-def _ticks(fig: go.Figure, axis: str, low: float, high: float) -> None:
-    """Powers of two, at most eight of them."""
-    first, last = math.ceil(math.log2(max(low, 1))), math.floor(math.log2(max(high, 1)))
-    step = max(1, math.ceil((last - first + 1) / 8))
-    values = [2**i for i in range(first, last + 1, step)]
-    fig.update_layout({f"{axis}axis": {"tickvals": values, "ticktext": [_short(v) for v in values]}})
-
-
-def _short(value: int) -> str:
-    return f"{value // 1024}k" if value >= 1024 else str(value)
 
 
 def outlooks(found: Sequence[Outlook]) -> go.Figure:
