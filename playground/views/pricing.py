@@ -142,9 +142,7 @@ def over_batch(curves: Curves, found: Sequence[Mapping[str, Any]] = (), max_batc
     fig = charts.lines(curves, "batch size", "speed against plain decoding", log_x=True)
     fig.update_traces(mode="lines")
     fig.add_hline(y=1, line=LINE)
-    ends = [x for points in curves.values() for x, _ in points]
-    top = max(ends, default=1)
-    charts.powers_of_two(fig, "x", min(ends, default=1), top)
+    top = max((x for points in curves.values() for x, _ in points), default=1)
     marks = [(f["batch"], f"{f['to']} from {f['batch']:,}") for f in found[:4] if 1 < f["batch"] <= top]
     if max_batch is not None and max_batch < top:
         marks.append((max(1, max_batch), "memory is full"))
