@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
 from tests.browser.chromium import open_page
 from tests.shell.serving import Server
@@ -12,6 +12,16 @@ LETTERS = "items => items.map(item => item.dataset.letter).join('')"
 
 def cards(page: Page, place: str) -> str:
     return page.locator(f"{place}[data-order=order_a] > .card").evaluate_all(LETTERS)
+
+
+def place_of(card: Locator) -> FloatRect:
+    """Where ``card`` is; cards are drawn anew when their text box answers."""
+    card.page.wait_for_timeout(200)
+    for _ in range(100):
+        if (box := card.bounding_box()) is not None:
+            return box
+        card.page.wait_for_timeout(50)
+    raise AssertionError("the card is not shown")
 
 
 def test_cards_move_by_key_and_by_mouse(browser: Browser, server: Server) -> None:
@@ -24,7 +34,7 @@ def test_cards_move_by_key_and_by_mouse(browser: Browser, server: Server) -> Non
     page.keyboard.press("ArrowRight")
     expect(box).to_have_value("PKT")
     assert page.evaluate("document.activeElement.dataset.letter") == "K"
-    grip, goal = card.last.bounding_box(), card.first.bounding_box()
+    grip, goal = place_of(card.last), place_of(card.first)
     page.mouse.move(grip["x"] + 20, grip["y"] + 8)
     page.mouse.down()
     page.mouse.move(goal["x"] + 5, goal["y"] + 8, steps=12)

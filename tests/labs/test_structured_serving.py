@@ -141,7 +141,7 @@ def test_bad_input_is_one_sentence(params, message):
 
 def test_an_explosion_is_stopped_in_time_and_the_next_run_goes_on():
     many = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(80)}, "minProperties": 40}
-    with pytest.raises(BadInput, match="did not compile"):
+    with pytest.raises(BadInput, match=r"did not compile|needed more than 1,024 MB"):  # time or memory
         run(schema=json.dumps(many), max_new_tokens=0)
     assert LAB.summary(run(max_new_tokens=0)[-1])["compile_ms_cold"] > 0
 
